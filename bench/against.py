@@ -1,4 +1,4 @@
-"""Is a commit slower than its parent? The comparison of what bench/commits.py has measured."""
+"""Compare the rates of a commit with those of its parent, as measured by bench/commits.py."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-#: The least geometric mean of a store's ratios, and the least ratio of one way.
+#: Minimum geometric mean of the ratios of a store, and minimum ratio of one way.
 LEAST_MEAN, LEAST_RATIO = 0.97, 0.90
 
-#: By store and way: messages per second in each round.
+#: Messages per second in each round, by store and way.
 Rates = Mapping[str, Mapping[str, Sequence[float]]]
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One way of a store: its rates on both sides, in each round."""
+    """One way of a store, with its rates on both sides in each round."""
 
     store: str
     way: str
@@ -25,12 +25,12 @@ class Compared:
 
     @property
     def ratio(self) -> float:
-        """The median of the rounds' ratios: within a round both sides had the same machine."""
+        """Return the median ratio of the rounds. In a round, both sides had the same conditions."""
         return statistics.median(self.rounds)
 
     @property
     def rounds(self) -> list[float]:
-        """The ratio of each round: how much they differ is how noisy the machine was."""
+        """Return the ratio of each round. Their spread shows how noisy the machine was."""
         return [new / parent for new, parent in zip(self.new, self.parent, strict=True)]
 
 
@@ -51,7 +51,7 @@ def means(found: Sequence[Compared]) -> dict[str, float]:
 
 
 def slower(found: Sequence[Compared]) -> list[str]:
-    """Return what does not pass: stores by their mean, ways by their ratio."""
+    """Return the failures: stores with a low mean, and ways with a low ratio."""
     stores = [
         f"{store}: the geometric mean {mean:.3f} is below {LEAST_MEAN:.2f}"
         for store, mean in means(found).items()
@@ -66,7 +66,7 @@ def slower(found: Sequence[Compared]) -> list[str]:
 
 
 def rows(found: Sequence[Compared]) -> list[tuple[str, ...]]:
-    """Return the table of one store; the first row is the head."""
+    """Return the table of one store. The first row is its header."""
     head = (f"{found[0].store}: messages/s", "parent", "new", "ratio", "ratio of each round", "")
     made = [
         (
@@ -84,7 +84,7 @@ def rows(found: Sequence[Compared]) -> list[tuple[str, ...]]:
 
 
 def as_json(found: Sequence[Compared]) -> dict[str, Any]:
-    """Return means, ratios and rates by store, and what does not pass."""
+    """Return means, ratios and rates by store, and the failures."""
     stores: dict[str, Any] = {
         store: {
             "geometric mean": round(mean, 4),

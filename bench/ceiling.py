@@ -1,4 +1,4 @@
-"""The most that Spark can do with rows of ours: a source that has them at once, and a sink that drops them."""
+"""Spark's ceiling: a source that has our rows at once, and a sink that drops them."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from spark_queue.stores.base import PAGE_ROWS
 
 @dataclass
 class Part(InputPartition):
-    """So many rows for one task."""
+    """The number of rows of one task."""
 
     def __init__(self, rows: int) -> None:
         self.rows = rows
 
 
 class Rows(DataSource):
-    """Messages that are there at once: options `rows`, `maxRecordsPerTrigger`, `numPartitions`."""
+    """A source of messages in memory. Options: `rows`, `maxRecordsPerTrigger`, `numPartitions`."""
 
     @classmethod
     def name(cls) -> str:
@@ -44,8 +44,8 @@ class Rows(DataSource):
         return read_schema(OPTIONS)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        facts = [int(self.options[key]) for key in ("rows", "maxRecordsPerTrigger", "numPartitions")]
-        return RowsReader(schema, *facts)
+        numbers = [int(self.options[key]) for key in ("rows", "maxRecordsPerTrigger", "numPartitions")]
+        return RowsReader(schema, *numbers)
 
     def writer(self, schema: StructType, overwrite: bool) -> Drop:
         return Drop()
@@ -55,26 +55,26 @@ OPTIONS = QueueOptions(url="", queue="ceiling")
 
 
 class RowsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Makes a page of messages once for each task, and gives it again and again, shaped as ours are."""
+    """Each task creates one page of messages and yields it repeatedly, with the columns of ours."""
 
-    def __init__(self, schema: StructType, rows: int, most: int, partitions: int) -> None:
-        self.schema, self.rows, self.most, self.partitions_wanted = schema, rows, most, partitions
+    def __init__(self, schema: StructType, rows: int, limit: int, partitions: int) -> None:
+        self.schema, self.rows, self.limit, self.num_partitions = schema, rows, limit, partitions
 
     def initialOffset(self) -> dict[str, Any]:
         return {"n": 0}
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:
-        return {"n": min(self.rows, (start or {"n": 0})["n"] + self.most)}
+        return {"n": min(self.rows, (start or {"n": 0})["n"] + self.limit)}
 
     def getDefaultReadLimit(self) -> Any:
-        return ReadMaxRows(self.most)
+        return ReadMaxRows(self.limit)
 
     def prepareForTriggerAvailableNow(self) -> None:
         pass
 
     def partitions(self, start: Any, end: Any) -> Sequence[InputPartition]:
-        each = -(-(end["n"] - start["n"]) // self.partitions_wanted)
-        return [Part(each)] * self.partitions_wanted if each else []
+        each = -(-(end["n"] - start["n"]) // self.num_partitions)
+        return [Part(each)] * self.num_partitions if each else []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Part)
@@ -91,7 +91,7 @@ class RowsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class Drop(DataSourceArrowWriter):
-    """Takes rows, and does nothing with them."""
+    """A sink that drops its rows."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         for _ in iterator:

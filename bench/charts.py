@@ -1,9 +1,9 @@
-"""The charts of docs/benchmarks.md, drawn from the tables of that page.
+"""Draw the charts of docs/benchmarks.md from the tables of that page.
 
-    python bench/charts.py        draw all of them anew, without measuring anything
+    python bench/charts.py        draw all charts again, without a measurement
 
-`--docs` of bench/run.py and bench/growth.py does the same after it has renewed the tables. The description of a chart
-holds its numbers, so that a test finds a chart that is older than its table.
+`--docs` of bench/run.py and bench/growth.py updates the tables, then draws the charts. The
+description of a chart contains its numbers, so a test finds a chart that is older than its table.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from ways import BESIDE_PEERS, BUCKETS_SCALE, CEILING, LARGE_CEILING, RAW, SCALE
 
 from spark_queue.options.queue_options import QueueOptions
 
-#: Bars of spark_queue, and all others.
+#: Colors of the bars of spark_queue, and of all others.
 OURS, THEIRS = "#c2410c", "#94a3b8"
 
-#: A color and a mark for the line of each operation. Color-blind people tell the colors apart.
+#: Color and marker for the line of each operation. The colors suit color-blind readers.
 LINES = {
     "reserve one": ("#0072b2", "o"),
     "first reserve": ("#e00000", "P"),
@@ -39,16 +39,16 @@ LINES = {
     "sizes": ("#000000", "*"),
 }
 
-#: How databases are written in titles.
+#: Names of the databases in titles.
 NAMES = {"sqlite": "SQLite", "redis": "Redis", "mongodb": "MongoDB"}
 
-#: Inches of a chart: its letters have their size in a page that shows it 800 pixels wide.
+#: Width of a chart in inches. At 800 pixels on a page, fonts have their nominal size.
 WIDE = 8.33
 
 
 @dataclass(frozen=True)
 class Bars:
-    """Rates by name, in messages per second, from top to bottom. `ours`: the names of spark_queue's."""
+    """Rates by name, in messages per second, from top to bottom. `ours`: names of spark_queue."""
 
     title: str
     rates: dict[str, float]
@@ -62,11 +62,11 @@ def short(number: float) -> str:
     return f"{number / 1e3:,.0f}k" if number >= 10_000 else f"{number:,.3g}" if number < 1_000 else f"{number:,.0f}"
 
 
-# --- what the page says ---------------------------------------------------------------------------------------------
+# --- tables of the page ---------------------------------------------------------------------------
 
 
 def tables(text: str) -> list[Table]:
-    """Return the tables of a text in Markdown; the first row of each is its head."""
+    """Return the tables of a Markdown text. The first row of each is its header."""
     found: list[Table] = []
     before = ""
     for line in text.splitlines():
@@ -79,27 +79,27 @@ def tables(text: str) -> list[Table]:
 
 
 def rates(table: Table, column: str) -> dict[str, float]:
-    """Return a column of rates by what stands in the first column."""
+    """Return a column of rates by the text of the first column."""
     at = table[0].index(column)
     return {row[0]: float(row[at].replace(",", "")) for row in table[1:]}
 
 
 def stores(page: Path = PAGE) -> dict[str, list[Table]]:
-    """Return by store the tables of pushing, draining and, if there are some, of peers."""
+    """Return the tables of each store: push, drain and, if it has any, peers."""
     _, *sections = re.split(r"^### (\w+)$", part("measured", page), flags=re.M)
     return {store: tables(text) for store, text in zip(sections[::2], sections[1::2], strict=True)}
 
 
 def measured_on(page: Path = PAGE) -> str:
-    """Return when and on what the rates were measured, in words."""
+    """Return the line with date and setup of the measurement."""
     return next(line for line in part("measured", page).splitlines() if line.startswith("Measured on "))
 
 
-# --- bars -----------------------------------------------------------------------------------------------------------
+# --- bars -----------------------------------------------------------------------------------------
 
 
 def panels(store: str, push: Table, drain: Table) -> list[Bars]:
-    """Return what the chart of a store shows: pushing and draining."""
+    """Return the two panels of the chart of a store: push and drain."""
     found = []
     for word, table in (("push", push), ("drain", drain)):
         of = rates(table, "messages/s")
@@ -108,7 +108,7 @@ def panels(store: str, push: Table, drain: Table) -> list[Bars]:
 
 
 def beside_peers(store: str, drain: Table, peers: Table) -> Bars:
-    """Return what the chart of peers shows: how fast each drains a queue, the fastest first."""
+    """Return the bars of the chart of peers: the drain rate of each, fastest first."""
     ours = rates(drain, "messages/s")
     found = {f"spark_queue, {layout}": ours[who] for layout, who in BESIDE_PEERS.items()}
     named = frozenset(found)
@@ -118,7 +118,7 @@ def beside_peers(store: str, drain: Table, peers: Table) -> Bars:
 
 
 def conditions(store: str, peers: Table, page: Path = PAGE) -> str:
-    """Return under which conditions peers were measured, in words."""
+    """Return the note below the chart of peers: how they were measured."""
     at = peers[0].index("jobs")
     jobs = " or ".join(sorted({row[at] for row in peers[1:]}, key=len))
     default = QueueOptions(url="sqlite:///x.db").max_records_per_trigger
@@ -132,7 +132,7 @@ def conditions(store: str, peers: Table, page: Path = PAGE) -> str:
 
 
 def draw_bars(shown: Sequence[Bars], note: str = "") -> Any:
-    """Draw panels of bars beside each other, which have the same names, with a note below them."""
+    """Draw panels of bars with the same names side by side, and a note below them."""
     lines = textwrap.wrap(note, 136, break_on_hyphens=False)
     high = 0.95 + 0.24 * len(shown[0].rates) + 0.17 * len(lines)
     figure, axes = drawing().subplots(1, len(shown), figsize=(WIDE, high), sharey=True, squeeze=False)
@@ -155,23 +155,23 @@ def draw_bars(shown: Sequence[Bars], note: str = "") -> Any:
 
 
 def below(figure: Any, lines: Sequence[str], high: float) -> None:
-    """Write lines below a chart, and leave room for them."""
+    """Write lines below a chart, and reserve space for them."""
     if lines:
         figure.text(0.01, 0.01, "\n".join(lines), fontsize=8, color="#374151", va="bottom", linespacing=1.35)
     figure.tight_layout(rect=(0, 0.17 * len(lines) / high, 1, 1))
 
 
-# --- curves ---------------------------------------------------------------------------------------------------------
+# --- curves ---------------------------------------------------------------------------------------
 
 
 def curves(page: Path = PAGE) -> Iterator[tuple[str, list[Table]]]:
-    """Return the curves of growth by name, each with a table for each store."""
+    """Yield each growth curve: its name, and a table per store."""
     for name in re.findall(r"<!-- growth (\w+): begin -->", page.read_text()):
         yield name, tables(part(f"growth {name}", page))
 
 
 def ratios(table: Table) -> dict[str, list[float]]:
-    """Return by operation how many times as long it takes at each size as at the smallest: what is in brackets."""
+    """Return the relative time of each operation per size: the number in parentheses."""
     found = {}
     for at, operation in enumerate(table[0][1:], 1):
         found[operation] = [float(re.search(r"\(([\d.]+)\)", row[at])[1]) for row in table[1:]]  # type: ignore[index]
@@ -179,7 +179,7 @@ def ratios(table: Table) -> dict[str, list[float]]:
 
 
 def draw_curves(of: Sequence[Table]) -> Any:
-    """Draw a panel for each store: by size, how many times as long each operation takes as at the smallest."""
+    """Draw a panel per store: time of each operation by size, relative to the smallest size."""
     figure, axes = drawing().subplots(1, len(of), figsize=(WIDE, 3.3), sharey=True, squeeze=False)
     lowest, highest = 0.5, 4.0
     for ax, table in zip(axes[0], of, strict=True):
@@ -187,7 +187,7 @@ def draw_curves(of: Sequence[Table]) -> Any:
         sizes = [float(row[0].replace(",", "")) for row in table[1:]]
         for operation, times in ratios(table).items():
             color, mark = LINES[operation]
-            seen = [max(one, 0.05) for one in times]  # 0.0 is less than 0.05
+            seen = [max(one, 0.05) for one in times]  # the page rounds: 0.0 is below 0.05
             ax.plot(range(len(sizes)), seen, marker=mark, markersize=4, color=color, label=operation, linewidth=1.3)
             lowest, highest = min(lowest, *seen), max(highest, *seen)
         ax.set_xticks(range(len(sizes)), [short(size) for size in sizes])
@@ -206,7 +206,7 @@ def draw_curves(of: Sequence[Table]) -> Any:
 
 
 def scale(ax: Any, lowest: float, highest: float) -> None:
-    """Make the vertical axis logarithmic, with ticks far enough apart: the axes of a chart share it."""
+    """Make the vertical axis of all panels logarithmic, with ticks that do not overlap."""
     from matplotlib.ticker import FixedLocator, NullLocator
 
     ax.set_yscale("log")
@@ -218,11 +218,11 @@ def scale(ax: Any, lowest: float, highest: float) -> None:
     ax.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
 
 
-# --- files ----------------------------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
 
 
 def drawing() -> Any:
-    """Return the module that draws charts, set up so that the same chart is the same file."""
+    """Return pyplot, configured so that the same chart always gives the same file."""
     import matplotlib as mpl
 
     mpl.use("svg")
@@ -233,12 +233,12 @@ def drawing() -> Any:
 
 
 def described(of: Sequence[Table]) -> str:
-    """Return the numbers of a chart, as text."""
+    """Return the numbers of a chart as text."""
     return "; ".join(", ".join(row) for table in of for row in table)
 
 
 def save(figure: Any, name: str, title: str, of: Sequence[Table], folder: Path = PICTURES) -> None:
-    """Write a chart with its title and its numbers, and forget it."""
+    """Write a chart with its title and its numbers, and close it."""
     facts = {"Date": None, "Title": title, "Description": described(of)}
     figure.savefig(folder / f"{name}.svg", metadata=facts)
     drawing().close(figure)

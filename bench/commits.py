@@ -1,4 +1,4 @@
-"""Runs two versions of the code in turn: copies of both, and a process of bench/side.py for each."""
+"""Measure two versions of the code in turn: a copy and a process of bench/side.py for each."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from typing import Any
 from common import ROOT, say, turns
 from side import MOVE, STEP
 
-#: What is measured, and what measures: `tests` has the addresses of the servers.
+#: The packages that are measured.
 PACKAGES = ("spark_queue", "pyspark_queue")
+#: The programs that measure them. `tests` has the addresses of the servers.
 PROGRAMS = ("bench", "tests")
 PARENT, NEW = SIDES = ("parent", "new")
-#: Seconds for Spark to start, or for a way to end, before a side counts as hung.
-PATIENCE = 600
+#: Seconds that Spark may take to start, or a way to end. After that the side counts as hung.
+ANSWER_TIMEOUT_S = 600
 
-
-#: What warms a process up: its JVM, its imports, and Spark's workers.
+#: Ways that warm up a process: its JVM, its imports, and Spark's workers.
 WARM_UP = (
     "Spark, 2 partitions, exactly-once, push",
     "Spark, 2 partitions, exactly-once, drain",
@@ -37,16 +37,16 @@ WARM_UP = (
 
 
 class SideError(Exception):
-    """A commit could not be copied, or a side not be started or measured."""
+    """A commit could not be copied, or a side could not be started or measured."""
 
 
 class TooNewError(SideError):
-    """The benchmarks need what the code of a side lacks."""
+    """The benchmarks use names that the code of a side does not have."""
 
 
 @dataclass(frozen=True)
 class Version:
-    """A copy of one version: `code` has its packages, `programs` its benchmarks; `title` says which it is."""
+    """A copy of one version: packages in `code`, benchmarks in `programs`, and a `title`."""
 
     title: str
     code: Path
@@ -58,7 +58,7 @@ class Version:
 
 
 def git(*words: str) -> bytes:
-    """Run git in this checkout and return its output."""
+    """Run git in this checkout and return its output. Raises `SideError` if it fails."""
     done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, check=False)
     if done.returncode:
         raise SideError(f"git {' '.join(words)}: {done.stderr.decode(errors='replace').strip()}")
@@ -66,7 +66,7 @@ def git(*words: str) -> bytes:
 
 
 def title_of(ref: str) -> str:
-    """Return a commit's short name, date and subject."""
+    """Return short hash, date and subject of a commit. Raises `SideError` if there is none."""
     try:
         return (
             git("log", "-1", "--format=%h of %cs: %s", "--end-of-options", f"{ref}^{{commit}}", "--").decode().strip()
@@ -87,8 +87,8 @@ def commit_of(ref: str, folder: Path) -> Version:
 
 
 def this_checkout(folder: Path) -> Version:
-    """Copy the files of this checkout as they are now, so that you may go on changing them."""
-    changed = " and changes that are not committed" if git("status", "--porcelain", "--", *PACKAGES) else ""
+    """Copy the current files of this checkout, so that you can edit them during the measurement."""
+    changed = " and uncommitted changes" if git("status", "--porcelain", "--", *PACKAGES) else ""
     made = Version(title_of("HEAD") + changed, folder / "code", folder / "programs")
     unwanted = shutil.ignore_patterns("__pycache__", "node_modules")
     for names, target in ((PACKAGES, made.code), (PROGRAMS, made.programs)):
@@ -104,7 +104,8 @@ class Side:
         self.name, self.folder = name, folder
         folder.mkdir()
         command = [sys.executable, str(program), str(version.code), str(bench), str(folder)]
-        # Spark's workers look for packages in the current folder first. Ctrl-C is for the gate, which ends its sides.
+        # Spark's workers search the current folder first. A session of its own, because Ctrl-C is
+        # for the gate, which ends its sides.
         self._process = subprocess.Popen(
             command,
             cwd=version.code,
@@ -122,7 +123,7 @@ class Side:
         self.imported: dict[str, str] = hello["imported"]
 
     def rate(self, store: str, url: str, way: str, messages: int) -> float:
-        """Return how many messages per second this side does."""
+        """Return the messages per second of this side."""
         assert self._process.stdin is not None
         request = {"store": store, "url": url, "way": way, "messages": messages}
         try:
@@ -132,7 +133,7 @@ class Side:
         return float(self._answer()["rate"])
 
     def close(self) -> None:
-        """End the process: at the end of its input it stops Spark and exits."""
+        """Close the input of the process, which then stops Spark and exits."""
         assert self._process.stdin is not None and self._process.stdout is not None
         with suppress(BrokenPipeError):
             self._process.stdin.close()
@@ -147,8 +148,8 @@ class Side:
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
-        if not select.select([self._process.stdout], [], [], PATIENCE)[0]:
-            raise SideError(f"{self.name}: no answer in {PATIENCE} s")
+        if not select.select([self._process.stdout], [], [], ANSWER_TIMEOUT_S)[0]:
+            raise SideError(f"{self.name}: no answer within {ANSWER_TIMEOUT_S} s")
         if not (line := self._process.stdout.readline()):
             raise self._ended()
         found: dict[str, Any] = json.loads(line)
@@ -157,12 +158,15 @@ class Side:
         return found
 
     def _ended(self) -> SideError:
-        return SideError(f"{self.name}: its process ended with exit code {self._process.wait()}; see above")
+        return SideError(f"{self.name}: the process ended with exit code {self._process.wait()}; see above")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure: `urls` by store, the names of `ways`, and `messages` of each (bench/ways.py scales them)."""
+    """Stores and ways to measure.
+
+    `urls` by store, names of `ways`, and `messages` per way (bench/ways.py scales them).
+    """
 
     urls: Mapping[str, str]
     ways: Sequence[str]
@@ -172,7 +176,7 @@ class Plan:
 
 @dataclass
 class Round:
-    """One round, by side: the `rates` by store and way, and what its processes have `imported`."""
+    """One round, by side: `rates` by store and way, and the imports of each process."""
 
     rates: dict[str, dict[str, dict[str, float]]]
     imported: dict[str, dict[str, str]]
@@ -185,7 +189,11 @@ def rates(rounds: Sequence[Round], side: str) -> dict[str, dict[str, list[float]
 
 
 def measure(parent: Version, new: Version, plan: Plan, folder: Path) -> list[Round]:
-    """Measure both versions in turn by the new benchmarks; if the parent lacks names of these, by its own."""
+    """Measure both versions in turn.
+
+    The new benchmarks measure both. If the parent lacks names that they use, its own do.
+    Raises `SideError`.
+    """
     versions = {PARENT: parent, NEW: new}
     choices = {
         "the new commit's": {PARENT: new.bench, NEW: new.bench},
@@ -198,9 +206,9 @@ def measure(parent: Version, new: Version, plan: Plan, folder: Path) -> list[Rou
             rounds = [_round(1, versions, benches, plan, folder)]
             break
         except TooNewError as exc:
-            say(f"{exc}\nbenchmarks: {title}: they need what the code of one side lacks")
+            say(f"{exc}\nbenchmarks: {title}: the code of one side lacks a name that they use")
     else:
-        raise SideError("no benchmarks fit both sides: compare with a later commit")
+        raise SideError("no benchmarks fit both sides; compare with a later commit")
     for number in range(2, plan.rounds + 1):
         rounds.append(_round(number, versions, benches, plan, folder))
     return rounds
@@ -209,9 +217,9 @@ def measure(parent: Version, new: Version, plan: Plan, folder: Path) -> list[Rou
 def _round(
     number: int, versions: Mapping[str, Version], benches: Mapping[str, Path], plan: Plan, folder: Path
 ) -> Round:
-    """Measure each way of each store on both sides, one right after the other, in processes of this round.
+    """Measure each way of each store on both sides, one right after the other.
 
-    New processes, because a JVM that has compiled its code in a lucky or an unlucky way keeps to it.
+    Each round starts new processes, because the code that a JVM has compiled stays fast or slow.
     """
     program = versions[NEW].bench / "side.py"
     found = Round({name: {} for name in versions}, {})
@@ -227,18 +235,18 @@ def _round(
             sides.append(side)
         ways = [one for one in plan.ways if all(one in side.ways for side in sides)]
         if lost := [one for one in plan.ways if one not in ways]:
-            say(f"the benchmarks of one side lack {'; '.join(lost)}")
+            say(f"the benchmarks of one side do not have: {'; '.join(lost)}")
         for store, url in plan.urls.items():
             urls = [f"sqlite:///{side.folder}/queues.db" if store == "sqlite" else url for side in sides]
             turn = list(zip(sides, urls, strict=True))
             for name in versions:
-                found.rates[name][store] = dict.fromkeys(ways, 0.0)  # in the order of the plan, not of this round
+                found.rates[name][store] = dict.fromkeys(ways, 0.0)  # keeps the order of the plan
             for side, own in turn:
                 for way in ways:
                     if way in WARM_UP:
                         side.rate(store, own, way, STEP)
             for at, way in enumerate(turns(ways, number)):
-                # Neither side always goes first.
+                # The sides take turns in going first.
                 for side, own in turn if (number + at) % 2 else turn[::-1]:
                     rate = side.rate(store, own, way, plan.messages)
                     found.rates[side.name][store][way] = rate

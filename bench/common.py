@@ -1,4 +1,4 @@
-"""What all benchmarks share: the messages, the databases, the session, and the check that the work was done."""
+"""Shared parts of all benchmarks: messages, databases, Spark session, arguments and checks."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ T = TypeVar("T")
 
 STORES = ("sqlite", "redis", "mongodb")
 
-#: A message of 100 bytes, in Spark SQL over a column `id`; `payloads` makes the same.
+#: A message of 100 bytes, in Spark SQL over a column `id`. `payloads` returns the same documents.
 DOCUMENT = "to_json(named_struct('n', id, 'carrier', 'UA', 'origin', 'EWR', 'text', repeat('x', 50)))"
 
 
 def payloads(n: int) -> list[bytes]:
-    """`n` JSON documents of 100 bytes, the same that DOCUMENT makes."""
+    """Return `n` JSON documents of 100 bytes, equal to those of DOCUMENT."""
     return [b'{"n":%d,"carrier":"UA","origin":"EWR","text":"%s"}' % (i, b"x" * 50) for i in range(n)]
 
 
 def documents(texts: Sequence[bytes], delay: int | None = None) -> pa.RecordBatch:
-    """JSON documents as messages to be pushed, which mature in `delay` ms."""
+    """Return JSON documents as messages to push, which mature in `delay` ms."""
     batch = pushes(texts, delay=delay)
     kind = batch.schema.get_field_index("payload_kind")
     return batch.set_column(kind, PUSHES.field("payload_kind"), pa.repeat("json", len(texts)))
@@ -55,7 +55,7 @@ def fill(store: Store, queue: str, texts: Sequence[bytes], delay: int | None = N
 
 
 def databases(folder: str, wanted: list[str]) -> dict[str, str]:
-    """The URLs of the stores that are wanted: SQLite in this folder, the servers of the tests."""
+    """Return the URLs of the wanted stores: SQLite in this folder, and the servers of the tests."""
     urls = {"sqlite": f"sqlite:///{folder}/queues.db"} | service_urls()
     if missing := [one for one in wanted if one not in urls]:
         raise SystemExit(f"no server for {', '.join(missing)}: type 'make services'")
@@ -63,7 +63,7 @@ def databases(folder: str, wanted: list[str]) -> dict[str, str]:
 
 
 def session() -> SparkSession:
-    """A Spark session on two cores, as quiet as it can be."""
+    """Return a Spark session on two cores, without UI and progress bar."""
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
@@ -71,45 +71,45 @@ def session() -> SparkSession:
 
 
 def setup(spark: SparkSession) -> str:
-    """What a benchmark with Spark ran on, in words."""
+    """Return the versions and cores of a benchmark with Spark."""
     return setup_of(f"Spark {spark.version}")
 
 
 def setup_of(*others: str) -> str:
-    """What a benchmark ran on, in words, with the versions of others."""
+    """Return the versions and cores of a benchmark. `others`: further versions."""
     python = f"Python {platform.python_version()}"
     return ", ".join((f"spark_queue {__version__}", *others, python, f"{os.cpu_count()} cores"))
 
 
 def turns(steps: Sequence[T], number: int) -> list[T]:
-    """The steps in another order each round, the same in every run."""
+    """Return the steps in an order that differs per round, and is the same in every run."""
     return random.Random(number).sample(steps, len(steps))
 
 
 def arguments(doc: str, *, messages: int, rounds: int, of: str = "messages per round") -> argparse.ArgumentParser:
-    """What every benchmark can be told; `of`: what it has so many messages of."""
+    """Return the parser with the flags of all benchmarks. `of`: the help text of --messages."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=STORES, action="append", help="this store only (repeatable)")
     parser.add_argument("--messages", type=int, default=messages, help=f"{of} (default %(default)s)")
     parser.add_argument(
-        "--rounds", type=int, default=rounds, help="rounds after one to warm up (default %(default)s)"
+        "--rounds", type=int, default=rounds, help="rounds after one warm-up round (default %(default)s)"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to this file")
     return parser
 
 
 def keep(file: Path | None, results: dict[str, Any]) -> None:
-    """Write the results to a file, if that is wanted."""
+    """Write the results as JSON, if there is a file to write."""
     if file is not None:
         file.write_text(json.dumps(results, indent=2) + "\n")
 
 
 def check(got: int, wanted: int) -> None:
-    """Rates of work that was not done count for nothing."""
+    """Exit unless the benchmark processed all messages: otherwise its rate means nothing."""
     if got != wanted:
-        raise SystemExit(f"a benchmark lost or doubled messages: {got:,} instead of {wanted:,}")
+        raise SystemExit(f"the benchmark lost or duplicated messages: {got:,} instead of {wanted:,}")
 
 
 def say(*words: Any) -> None:
-    """Progress goes to stderr: stdout is for the results."""
+    """Print progress to stderr: stdout is for the results."""
     print(*words, file=sys.stderr, flush=True)

@@ -1,7 +1,7 @@
-"""What an operation may grow with: a curve for each, made of points of growing size on one store.
+"""Growth curves: the time of operations at points of growing size, on one store.
 
-Each point is a queue of its own, made once and measured in every round; a measurement leaves it as it was. In SQLite
-it has a file of its own too, for one file holds all queues.
+Each point is a queue of its own. It is created once and measured in every round; a measurement
+leaves it unchanged. In SQLite it also has a file of its own, because a file holds all queues.
 """
 
 from __future__ import annotations
@@ -26,45 +26,45 @@ from common import STORES, check, fill, payloads, turns
 from spark_queue import open_store
 from spark_queue.stores.base import Store
 
-#: What is timed by the call; everything else is timed by the message.
+#: Operations that are timed per call. All others are timed per message.
 CALLS = ("reserve one", "first reserve", "reserve a hundred", "sizes")
 
-#: How often a single message is reserved in one measurement, and how often sizes are asked.
-LOOKS, ASKED = 20, 5
+#: Reserves of a single message, and reads of the sizes, in one measurement.
+SINGLE_RESERVES, SIZES_READS = 20, 5
 
-#: Ready messages beside those that a curve is about.
+#: Ready messages in addition to those of the curve.
 READY = 10_000
 
-#: Messages of one reserve of a consumer.
-FEW = 100
+#: Messages per reserve of a consumer.
+CONSUMER_BATCH = 100
 
-#: ms that are over at once, and ms that are not over before a benchmark is.
-AT_ONCE, LONG = 1, 86_400_000
+#: Leases and delays in ms: one that ends at once, and one that lasts longer than a benchmark.
+SHORT_MS, LONG_MS = 1, 86_400_000
 
-#: Bytes of messages that one call pushes or fetches, about, and messages that make a median at least.
-BYTES, LEAST = 32 << 20, 20
+#: Approximate bytes of messages per push or fetch, and minimum messages for a median.
+BYTES, MIN_MESSAGES = 32 << 20, 20
 
-#: Seconds until all consumers are there.
-PATIENCE = 300
+#: Seconds that consumers may take to start, and that a store retries.
+TIMEOUT_S = 300
 
-#: Open files that MongoDB asks to be allowed.
+#: Open files that MongoDB needs for ten thousand queues.
 FILES = 64_000
 
-#: What all processes need, imported once: else that takes each of them a second.
+#: Modules that the fork server imports once. Otherwise each process spends a second on them.
 IMPORTS = ["curves", "report", *(f"spark_queue.stores.{one}" for one in STORES)]
 
-#: Calls at a time, where there are many to make.
+#: Concurrent calls when there are many to make.
 THREADS = 8
 
 
 class Point:
-    """A queue of its own, in a database that is there or, of SQLite, in a file of its own."""
+    """A queue of its own, in the given database or, for SQLite, in a file of its own."""
 
     def __init__(self, url: str, folder: Path) -> None:
         self.queue = f"bench{uuid.uuid4().hex[:8]}"
         self._file = folder / f"{self.queue}.db" if url.startswith("sqlite:") else None
         self.url = f"sqlite:///{self._file}" if self._file else url
-        self.store: Store = open_store(self.url, retry_timeout=PATIENCE * 1000)
+        self.store: Store = open_store(self.url, retry_timeout=TIMEOUT_S * 1000)
 
     def close(self) -> None:
         """Remove the queue."""
@@ -77,13 +77,13 @@ class Point:
 
 
 class Curve(ABC):
-    """One thing that grows, on one store. `batch`: messages of an operation that takes many."""
+    """One growing quantity on one store. `batch`: messages per operation on a batch."""
 
-    #: What the sizes are sizes of.
+    #: The quantity that grows.
     axis: ClassVar[str]
     sizes: ClassVar[tuple[int, ...]]
 
-    #: The size, by store, from which on it takes long, or more than a server is set up for: by word only.
+    #: Size, by store, from which a curve takes long or needs server settings: only with --full.
     heavy: ClassVar[Mapping[str, int]] = {}
 
     def __init__(self, url: str, folder: Path, batch: int) -> None:
@@ -92,7 +92,10 @@ class Curve(ABC):
 
     @classmethod
     def chosen(cls, store: str, *, full: bool = False, most: int | None = None) -> list[int]:
-        """The sizes on this store, heavy ones only where all are wanted, none above `most`; the first in any case."""
+        """Return the sizes on this store, up to `most`, and heavy ones only if `full`.
+
+        The first size is always included.
+        """
         heavy = None if full else cls.heavy.get(store)
         return [
             size
@@ -101,26 +104,26 @@ class Curve(ABC):
         ]
 
     def prepare(self, sizes: Sequence[int]) -> None:
-        """Make the points."""
+        """Create the points."""
         for size in sizes:
             self.points[size] = Point(self.url, self.folder)
             self.fill(self.points[size], size)
 
     @abstractmethod
     def fill(self, point: Point, size: int) -> None:
-        """Push what a point of this size has from the beginning."""
+        """Push the initial messages of a point of this size."""
 
     def measured(self, sizes: Sequence[int], rounds: int) -> Iterator[tuple[int, int, dict[str, float]]]:
-        """Measure all points in rounds, from round 0; gives round, size, and the seconds that operations took."""
+        """Measure all points in rounds from 0. Yield round, size, and seconds of operations."""
         for number in range(rounds):
             for size in turns(sizes, number):
                 yield number, size, self.measure(self.points[size], size)
 
     def measure(self, point: Point, size: int) -> dict[str, float]:
-        return cycle(point, payloads(self.batch + LOOKS))
+        return cycle(point, payloads(self.batch + SINGLE_RESERVES))
 
     def close(self) -> None:
-        """Remove what was made."""
+        """Remove the queues."""
         for point in self.points.values():
             point.close()
 
@@ -133,27 +136,28 @@ class Backlog(Curve):
     heavy: ClassVar[Mapping[str, int]] = dict.fromkeys(STORES, 10_000_000)
 
     def fill(self, point: Point, size: int) -> None:
-        pour(point, size)
+        push_documents(point, size)
 
 
 class Scheduled(Curve):
-    """Messages that are due tomorrow, beside some that are ready."""
+    """Messages that are due tomorrow, in addition to some that are ready."""
 
     axis = "messages scheduled"
     sizes = (0, 10_000, 100_000, 1_000_000)
 
     def fill(self, point: Point, size: int) -> None:
-        pour(point, READY)
-        pour(point, size, LONG)
+        push_documents(point, READY)
+        push_documents(point, size, LONG_MS)
 
 
 class Queues(Curve):
-    """Other queues in the same database, of one message each.
+    """Other queues in the same database, with one message each.
 
-    They cannot be there and not be there at the same time, and to make ten thousand takes minutes: here the sizes do
-    not take turns, they come one after the other, each with all its rounds, from few to many. MongoDB keeps five
-    files open for a queue, and ends itself when it may open no more: ten thousand queues are made only where we, who
-    have started it, may have 64,000 files open (`ulimit -n`).
+    A database cannot have few and many queues at the same time, and ten thousand take minutes to
+    create. So sizes do not take turns: from few to many, each is measured in all its rounds.
+    MongoDB keeps five files open per queue, and exits when it may open no more. Ten thousand
+    queues are created only if this process, which started MongoDB, may open 64,000 files
+    (`ulimit -n`).
     """
 
     axis = "queues in the database"
@@ -169,12 +173,12 @@ class Queues(Curve):
         self.point = Point(self.url, self.folder)
         self.points = {sizes[0]: self.point}
         self.others: list[str] = []
-        pour(self.point, READY)
+        push_documents(self.point, READY)
 
     def fill(self, point: Point, size: int) -> None:
         new = [f"{point.queue}.{number}" for number in range(len(self.others) + 1, size)]
-        self.others += new  # before they are there: whatever happens, they are removed
-        at_once(lambda queue: fill(point.store, queue, payloads(1)), new)
+        self.others += new  # before they are created, so that they are always removed
+        in_threads(lambda queue: fill(point.store, queue, payloads(1)), new)
 
     def measured(self, sizes: Sequence[int], rounds: int) -> Iterator[tuple[int, int, dict[str, float]]]:
         for size in sorted(sizes):
@@ -184,26 +188,26 @@ class Queues(Curve):
 
     def close(self) -> None:
         if self.points:
-            at_once(self.point.store.drop, self.others)
+            in_threads(self.point.store.drop, self.others)
         super().close()
 
 
 class Consumers(Curve):
-    """Processes that drain one queue, some messages at a time, until it is empty."""
+    """Processes that drain one queue, CONSUMER_BATCH messages at a time, until it is empty."""
 
     axis = "processes on one queue"
     sizes = (1, 4, 16, 64)
 
     def fill(self, point: Point, size: int) -> None:
-        pass  # each measurement drains what it has pushed
+        pass  # each measurement pushes its own messages and drains them
 
     def measure(self, point: Point, size: int) -> dict[str, float]:
-        pour(point, n := 4 * self.batch)
+        push_documents(point, n := 4 * self.batch)
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(IMPORTS)
         with ProcessPoolExecutor(size, context, _join, (context.Barrier(size),)) as pool:
-            told = [one.result() for one in [pool.submit(consume, point.url, point.queue) for _ in range(size)]]
-        begun, ended, done, times = zip(*told, strict=True)
+            results = [one.result() for one in [pool.submit(consume, point.url, point.queue) for _ in range(size)]]
+        begun, ended, done, times = zip(*results, strict=True)
         check(sum(done), n)
         return {
             "reserve a hundred": statistics.median(one for some in times for one in some),
@@ -212,7 +216,7 @@ class Consumers(Curve):
 
 
 class Bytes(Curve):
-    """Bytes of one message; as many messages as make some 32 MB, or a batch."""
+    """Bytes of one message. A batch has about 32 MB at most."""
 
     axis = "bytes of a message"
     sizes = (100, 1_000, 10_000, 100_000, 1_000_000)
@@ -224,31 +228,31 @@ class Bytes(Curve):
         return cycle(point, self._texts(size))
 
     def _texts(self, size: int) -> list[bytes]:
-        """JSON documents of so many bytes, which do not get smaller when a database packs them."""
-        noise, n = random.Random(size), max(LEAST, min(self.batch, BYTES // size)) + LOOKS
+        """Return JSON documents of `size` bytes, random so that no database compresses them."""
+        noise, n = random.Random(size), max(MIN_MESSAGES, min(self.batch, BYTES // size)) + SINGLE_RESERVES
         frame = len('{"text":""}')
         return [b'{"text":"%s"}' % b64encode(noise.randbytes(size))[: size - frame] for _ in range(n)]
 
 
 class Dead(Curve):
-    """Reservations of one message each, of consumers that have died: their leases have ended."""
+    """Reservations of one message each whose consumers ended: their leases have expired."""
 
     axis = "reservations of dead consumers"
     sizes = (0, 100, 10_000)
 
     def fill(self, point: Point, size: int) -> None:
-        pour(point, READY + size)
+        push_documents(point, READY + size)
 
     def measure(self, point: Point, size: int) -> dict[str, float]:
         store, queue, tag = point.store, point.queue, f"dead-{uuid.uuid4().hex[:8]}"
-        at_once(lambda number: store.reserve(queue, f"{tag}/{number}", 1, lease=LONG), range(size))
-        check(store.renew(queue, tag, AT_ONCE), size)
-        time.sleep(10 * AT_ONCE / 1000)
+        in_threads(lambda number: store.reserve(queue, f"{tag}/{number}", 1, lease=LONG_MS), range(size))
+        check(store.renew(queue, tag, SHORT_MS), size)
+        time.sleep(10 * SHORT_MS / 1000)
         with clock() as first:
             check(sum(store.reserve(queue, f"{tag}-next", 1)), 1)
         store.rollback(queue, f"{tag}-next", failed=False)
         found = {"first reserve": first()} | super().measure(point, size)
-        store.rollback(queue, tag, failed=False)  # where nobody has taken them yet
+        store.rollback(queue, tag, failed=False)  # those that no reserve has taken yet
         return found
 
 
@@ -262,24 +266,27 @@ CURVES: dict[str, type[Curve]] = {
 }
 
 
-# --- measuring ----------------------------------------------------------------------------------------------------
+# --- measuring ------------------------------------------------------------------------------------
 
 
 @contextmanager
 def clock() -> Iterator[Callable[[], float]]:
-    """Times its block; what it gives tells the seconds, once the block is over."""
+    """Time the block. Yield a function that returns its seconds after the block."""
     begun, ended = time.perf_counter(), 0.0
     yield lambda: ended - begun
     ended = time.perf_counter()
 
 
 def cycle(point: Point, texts: Sequence[bytes]) -> dict[str, float]:
-    """The seconds that operations take; the queue has as many messages after it as before, and at least `texts`."""
+    """Return the seconds of each operation.
+
+    The queue holds at least `texts` messages, and as many afterwards as before.
+    """
     store, queue, tag = point.store, point.queue, f"bench-{uuid.uuid4().hex[:8]}"
-    n = len(texts) - LOOKS
+    n = len(texts) - SINGLE_RESERVES
     ones: list[float] = []
-    asked: list[float] = []
-    for number in range(LOOKS):
+    sizes: list[float] = []
+    for number in range(SINGLE_RESERVES):
         with clock() as one:
             check(sum(store.reserve(queue, f"{tag}/{number}", 1)), 1)
         ones.append(one())
@@ -292,29 +299,29 @@ def cycle(point: Point, texts: Sequence[bytes]) -> dict[str, float]:
         check(store.commit(queue, f"{tag}/many"), n)
     with clock() as push:
         fill(store, queue, texts)
-    for _ in range(ASKED):
+    for _ in range(SIZES_READS):
         with clock() as one:
             store.sizes(queue)
-        asked.append(one())
+        sizes.append(one())
     each = {"reserve": reserve() / n, "fetch": fetch() / n, "commit": commit() / n, "push": push() / len(texts)}
-    return {"reserve one": statistics.median(ones), **each, "sizes": statistics.median(asked)}
+    return {"reserve one": statistics.median(ones), **each, "sizes": statistics.median(sizes)}
 
 
-def pour(point: Point, n: int, delay: int | None = None) -> None:
-    """Push so many messages of 100 bytes, a part at a time: ten million do not fit into the memory at once."""
+def push_documents(point: Point, n: int, delay: int | None = None) -> None:
+    """Push `n` messages of 100 bytes in parts: ten million do not fit into memory."""
     part = 100_000
     for first in range(0, n, part):
         fill(point.store, point.queue, payloads(min(part, n - first)), delay)
 
 
-def at_once(work: Callable[..., object], items: Sequence[object]) -> None:
-    """Call it for each, some at a time."""
+def in_threads(work: Callable[..., object], items: Sequence[object]) -> None:
+    """Call `work` for each item, in THREADS threads."""
     with ThreadPoolExecutor(THREADS) as pool:
         for _ in pool.map(work, items):
             pass
 
 
-# --- consumers: each is a process of its own ----------------------------------------------------------------------
+# --- consumers, each in a process of its own ------------------------------------------------------
 
 _barrier: Barrier
 
@@ -325,17 +332,17 @@ def _join(barrier: Barrier) -> None:
 
 
 def consume(url: str, queue: str) -> tuple[float, float, int, list[float]]:
-    """Drain a queue; gives when it began and ended, the number of messages, and the seconds of each reserve."""
+    """Drain a queue. Return start, end, number of messages, and the seconds of each reserve."""
     times: list[float] = []
     done = 0
-    with open_store(url, retry_timeout=PATIENCE * 1000) as store:
+    with open_store(url, retry_timeout=TIMEOUT_S * 1000) as store:
         store.sizes(queue)  # connects
-        _barrier.wait(PATIENCE)
+        _barrier.wait(TIMEOUT_S)
         begun = ended = time.monotonic()
         while True:
             tag = f"bench-{uuid.uuid4().hex[:8]}"
             with clock() as reserve:
-                taken = store.reserve(queue, tag, FEW)
+                taken = store.reserve(queue, tag, CONSUMER_BATCH)
             if not taken:
                 return begun, ended, done, times
             times.append(reserve())

@@ -1,13 +1,14 @@
-"""What exactly-once costs: from queue to queue through Spark, against at-least-once, side by side in one run.
+"""Measure the cost of exactly-once compared with at-least-once, from queue to queue through Spark.
 
     python bench/delivery.py                     all three stores, 5 rounds of 100,000 messages
     python bench/delivery.py --only redis --json results.json
 
-A streaming query moves all messages of a queue to another queue of the same store (`availableNow`, two partitions,
-batches of 20,000). Rounds take turns, and what is told is the median of the ratios within a round. A query's first
-batch is not counted: it pays for the start of the workers. Where the time goes is told by Spark's own stages:
-`latestOffset` commits the last batch and reserves the next, `addBatch` fetches, writes, and publishes. The servers
-are those of SPARK_QUEUE_MONGODB_URL and SPARK_QUEUE_REDIS_URL, or of `make services`.
+A streaming query moves all messages of a queue to another queue of the same store
+(`availableNow`, two partitions, batches of 20,000). Both deliveries run in each round, and the
+result is the median of the ratios within a round. The first batch of a query is not counted,
+because it starts the workers. Spark reports the time of each stage: `latestOffset` commits the
+last batch and reserves the next, `addBatch` fetches, writes and publishes. The servers are those
+of SPARK_QUEUE_MONGODB_URL and SPARK_QUEUE_REDIS_URL, or of `make services`.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from pyspark.sql import SparkSession
 
 from spark_queue import open_store
 
-#: How much longer exactly-once may take (see CONTRIBUTING.md).
+#: Targets: maximum time of exactly-once relative to at-least-once (see CONTRIBUTING.md).
 WANTED = {"sqlite": 1.5, "redis": 1.5, "mongodb": 2.0}
 BATCH = 20_000
 STAGES = ("latestOffset", "addBatch", "walCommit", "commitOffsets")
 
 
 def measure(spark: SparkSession, url: str, folder: Path, n: int, delivery: str) -> dict[str, float]:
-    """Milliseconds per batch, in all and by stage, of a query that moves `n` messages."""
+    """Return milliseconds per batch, in total and by stage, of a query that moves `n` messages."""
     source, target = (f"bench{uuid.uuid4().hex[:8]}" for _ in range(2))
     rows = spark.range(0, n + BATCH, 1, 2).selectExpr(f"{DOCUMENT} payload")
     write = rows.write.format("queue").mode("append").option("delivery", "at-least-once")
@@ -67,7 +68,7 @@ def main() -> int:
         for number in range(args.rounds + 1):
             for scheme in wanted:
                 both = ["at-least-once", "exactly-once"]
-                turn = both if number % 2 else both[::-1]  # neither always goes first
+                turn = both if number % 2 else both[::-1]  # take turns in going first
                 times = {one: measure(spark, urls[scheme], Path(folder), args.messages, one) for one in turn}
                 if number:
                     found[scheme].append(times)
@@ -86,7 +87,7 @@ def main() -> int:
                 for delivery in ("at-least-once", "exactly-once")
             }
             results["stores"][scheme] = {"times longer": round(ratio, 2), "ms per batch": stages}
-            print(f"{scheme}: exactly-once takes {ratio:.2f} times as long (wanted at most {WANTED[scheme]})")
+            print(f"{scheme}: exactly-once takes {ratio:.2f} times as long (target: at most {WANTED[scheme]})")
             for delivery, by_stage in stages.items():
                 print(f"    {delivery:14}" + ", ".join(f"{stage} {ms:,} ms" for stage, ms in by_stage.items()))
     spark.stop()

@@ -1,13 +1,18 @@
-"""What executors cost: events through a function that does nothing, beside the plain drain of the same events.
+"""Measure the cost of executors whose function does nothing, compared with a drain of the events.
 
     python bench/events.py                       all three stores, 3 rounds of 120,000 events
-    python bench/events.py --only redis --docs       one of them; --docs renews docs/benchmarks.md
+    python bench/events.py --only redis --docs   one store; --docs updates docs/benchmarks.md
 
-A query drains a queue of events (`availableNow`, two partitions, batches of 20,000): plainly, into nothing, with and
-without a history; through a function of Python that gives back what it gets, which is what Spark takes for any work
-in its workers; and through executors, which read each event, call a function for it, write the log and settle it with
-its outcome. Rounds take turns, and what is told is the median of the ratios within a round. The first batch of a
-query is not counted: it pays for the start of the workers.
+A query drains a queue of events (`availableNow`, two partitions, batches of 20,000):
+
+* drain: into a sink that does nothing, with and without a history
+* drain through Python: through a Python function that returns its rows, which is the cost in
+  Spark of any work in its workers
+* executors: each reads an event, calls a function, writes the log and settles the event with its
+  outcome
+
+All ways run in each round, and the result is the median of the ratios within a round. The first
+batch of a query is not counted, because it starts the workers.
 """
 
 from __future__ import annotations
@@ -31,7 +36,7 @@ from spark_queue.events import Events, Executor
 from spark_queue.events.dataframes import as_messages
 from spark_queue.events.spark_query import ExecutorQuery
 
-#: Of the rate of a plain drain.
+#: Target: minimum rate of executors relative to a plain drain.
 WANTED = 0.5
 BATCH = 20_000
 SOURCE, TYPE = "http://example.org/flights", "landed"
@@ -39,7 +44,7 @@ WAYS = ("drain", "drain with history", "drain through Python", "executors")
 
 
 def measure(spark: SparkSession, url: str, folder: Path, n: int, way: str) -> float:
-    """Events a second, but for the first batch."""
+    """Return events per second, without the first batch."""
     queue = f"bench{uuid.uuid4().hex[:8]}"
     rows = spark.range(0, n + BATCH, 1, 2).selectExpr(
         f"'{SOURCE}' AS source", f"'{TYPE}' AS type", "named_struct('flight', id) AS payload"
@@ -64,7 +69,7 @@ def measure(spark: SparkSession, url: str, folder: Path, n: int, way: str) -> fl
 
 
 def drained(spark: SparkSession, url: str, queue: str, checkpoint: str, way: str) -> StreamingQuery:
-    """The query that drains plainly, when it has ended."""
+    """Run a query that drains without executors, and return it after its end."""
     history = "0s" if way == "drain" else "1d"
     stream = spark.readStream.format("queue").options(url=url, queue=queue, history=history, numPartitions="2")
     frame = stream.option("maxRecordsPerTrigger", BATCH).load()
@@ -80,7 +85,7 @@ def drained(spark: SparkSession, url: str, queue: str, checkpoint: str, way: str
 
 def main() -> int:
     parser = arguments(__doc__ or "", messages=120_000, rounds=3, of="events per round")
-    parser.add_argument("--docs", action="store_true", help="renew docs/benchmarks.md")
+    parser.add_argument("--docs", action="store_true", help="update docs/benchmarks.md")
     args = parser.parse_args()
     spark = session()
     ran = f"{setup(spark)}; {args.messages:,} events in batches of {BATCH:,}"
@@ -97,8 +102,8 @@ def main() -> int:
                 }
                 if number:
                     rounds.append(rates)
-                told = ", ".join(f"{way} {rates[way]:,.0f}/s" for way in WAYS)
-                say(f"{'round ' + str(number) if number else 'warm-up'} {scheme}: {told}")
+                shown = ", ".join(f"{way} {rates[way]:,.0f}/s" for way in WAYS)
+                say(f"{'round ' + str(number) if number else 'warm-up'} {scheme}: {shown}")
             rates = {way: statistics.median(one[way] for one in rounds) for way in WAYS}
             ratios = {
                 way: round(statistics.median(one["executors"] / one[way] for one in rounds), 2) for way in WAYS[:-1]
@@ -115,7 +120,7 @@ def main() -> int:
 
 
 def table(stores: dict[str, Any]) -> Table:
-    """Events a second by store and way, and what executors reach of the others."""
+    """Return events per second by store and way, and the ratio of executors to each other way."""
     heads = ("store", *(f"{way}/s" for way in WAYS), *(f"of a {way}" for way in WAYS[:-1]), "wanted of a drain")
     rows = []
     for store, one in stores.items():

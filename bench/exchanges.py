@@ -1,15 +1,19 @@
-"""What an exchange costs: five destinations against one plain query, and exchanges that have nothing to do.
+"""Measure the cost of an exchange with five destinations, and of exchanges without messages.
 
     python bench/exchanges.py                     all three stores, 5 rounds of 60,000 messages
     python bench/exchanges.py --only redis --json results.json
 
-*plain* is a query from queue to queue, exactly once. *one of five* is an exchange whose five selectors send each
-message to one destination, *two of five* one whose selectors send it to two; both read JSON fields. All move the same
-messages within the store, in batches of 20,000 and two partitions; what counts are pushes per second, without the
-first batch, which pays for the start of the workers. *beside ten* is the plain exchange while ten others wait for
-messages that do not come; what one of them costs is a tenth of what the ten do. Rounds take turns, and what is told
-is the median of the ratios within a round. The servers are those of SPARK_QUEUE_MONGODB_URL and
-SPARK_QUEUE_REDIS_URL, or of `make services`.
+* plain: a query from queue to queue, exactly once
+* one of five: an exchange whose five selectors send each message to one destination
+* two of five: an exchange whose five selectors send each message to two destinations
+* exchange: an exchange with one destination and no selector
+* beside ten: the same, while ten other exchanges wait for messages that do not come. One idle
+  exchange costs a tenth of the difference.
+
+The selectors read JSON fields. All ways move the same messages within the store, in batches of
+20,000 and two partitions. The rate is pushes per second without the first batch, which starts the
+workers. All ways run in each round, and the result is the median of the ratios within a round.
+The servers are those of SPARK_QUEUE_MONGODB_URL and SPARK_QUEUE_REDIS_URL, or of `make services`.
 """
 
 from __future__ import annotations
@@ -32,11 +36,11 @@ from spark_queue import open_store
 from spark_queue.graph.model import ConsumerSettings, Destination, Exchange, Graph, Namespace, Place
 from spark_queue.runner import ExchangeGraph
 
-#: At least so much of the pushes of a plain query, and at most so much of the time that a waiting exchange takes.
+#: Targets: minimum pushes relative to a plain query, and maximum cost of one idle exchange.
 WANTED, IDLE = 0.5, 0.02
 BATCH = 20_000
 
-#: Selectors of five destinations, and to how many of them a message goes.
+#: Selectors of five destinations, and the number of them that match a message.
 SELECTORS = {
     "one of five": ([f"payload:n::int % 5 = {rest}" for rest in range(5)], 1),
     "two of five": (
@@ -54,10 +58,10 @@ WAYS = ("plain", *SELECTORS, "exchange", "beside ten")
 
 
 class Batches(StreamingQueryListener):
-    """What each query has told of its batches that had rows, by its name."""
+    """Durations of batches with rows, by the name of the query."""
 
     def __init__(self) -> None:
-        self.told: dict[str, list[Any]] = {}
+        self.durations: dict[str, list[Any]] = {}
         self._ended: dict[str, threading.Event] = {}
         self._names: dict[str, str] = {}
 
@@ -66,7 +70,7 @@ class Batches(StreamingQueryListener):
 
     def onQueryProgress(self, event: Any) -> None:
         if event.progress.numInputRows:
-            self.told.setdefault(event.progress.name, []).append(event.progress.durationMs["triggerExecution"])
+            self.durations.setdefault(event.progress.name, []).append(event.progress.durationMs["triggerExecution"])
 
     def onQueryTerminated(self, event: Any) -> None:
         self.ended(self._names[str(event.id)]).set()
@@ -75,13 +79,13 @@ class Batches(StreamingQueryListener):
         return self._ended.setdefault(name, threading.Event())
 
     def milliseconds(self, name: str) -> float:
-        """Of a batch of the query of this name, on the average, without the first."""
+        """Return the mean duration of a batch of this query, without the first."""
         self.ended(name).wait(60)
-        return float(statistics.mean(self.told[name][1:]))
+        return float(statistics.mean(self.durations[name][1:]))
 
 
 def measure(spark: SparkSession, seen: Batches, url: str, folder: Path, n: int, way: str) -> float:
-    """Pushes per second."""
+    """Return pushes per second."""
     source, target = (f"bench{uuid.uuid4().hex[:8]}" for _ in range(2))
     rows = spark.range(0, n + BATCH, 1, 2).selectExpr(f"{DOCUMENT} payload")
     write = rows.write.format("queue").mode("append").option("delivery", "at-least-once")
@@ -131,12 +135,12 @@ def main() -> int:
         found: dict[str, list[dict[str, float]]] = {one: [] for one in wanted}
         for number in range(args.rounds + 1):
             for scheme in wanted:
-                turn = WAYS[number % len(WAYS) :] + WAYS[: number % len(WAYS)]  # none always goes first
+                turn = WAYS[number % len(WAYS) :] + WAYS[: number % len(WAYS)]  # alternate
                 rates = {one: measure(spark, seen, urls[scheme], Path(folder), args.messages, one) for one in turn}
                 if number:
                     found[scheme].append(rates)
-                told = ", ".join(f"{one} {rates[one]:,.0f}/s" for one in WAYS)
-                say(f"{f'round {number}' if number else 'warm-up'} {scheme}: {told}")
+                shown = ", ".join(f"{one} {rates[one]:,.0f}/s" for one in WAYS)
+                say(f"{f'round {number}' if number else 'warm-up'} {scheme}: {shown}")
         for scheme, rounds in found.items():
             ratios = {
                 one: round(statistics.median(rates[one] / rates["plain"] for rates in rounds), 2)
@@ -146,8 +150,8 @@ def main() -> int:
             medians = {one: round(statistics.median(rates[one] for rates in rounds)) for one in WAYS}
             results["stores"][scheme] = {"of plain": ratios, "one idle costs": round(idle, 4), "per second": medians}
             shown = ", ".join(f"{one} {ratio:.2f}" for one, ratio in ratios.items())
-            print(f"{scheme}: of the pushes of a plain query: {shown} (wanted at least {WANTED})")
-            print(f"    an exchange that has nothing to do costs {idle:.1%} (wanted less than {IDLE:.0%})")
+            print(f"{scheme}: pushes relative to a plain query: {shown} (target: at least {WANTED})")
+            print(f"    an idle exchange costs {idle:.1%} (target: less than {IDLE:.0%})")
     spark.stop()
     keep(args.json, results)
     return 0

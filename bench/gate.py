@@ -1,26 +1,36 @@
-"""Is anything slower than it was? Compares this checkout with another commit, or a run with bench/baseline.json.
+"""Fail if something is slower: compare this checkout with a commit, or a run with baseline.json.
 
-    python bench/gate.py --against HEAD~1               measure that commit and this checkout in turn, 3 rounds
+    # measure that commit and this checkout in turn, 3 rounds
+    python bench/gate.py --against HEAD~1
+    # one store, and only ways with one of these words in their names
     python bench/gate.py --against HEAD~1 --only redis exactly-once drain
-                                                        the ways with one of these words in their names, one store
-    python bench/gate.py --against HEAD~1 --quick       only see that it works
+    # a test of the gate itself
+    python bench/gate.py --against HEAD~1 --quick
 
-Copies of both are measured on one machine, where nothing else should run, by the benchmarks of this checkout: for
-each store our client, Spark with its deliveries and layouts, and moves from queue to queue through the source and the
-sink. In each round both sides start anew, and do each way one right after the other. Of each way
-the ratio is the median of the rounds. On 2 cores, 3 rounds of all stores take about 25 minutes, with --quick 4.
-Exit code 1: the geometric mean of a store's ratios is below 0.97, or a ratio is below 0.90; 2: wrong usage;
-3: it could not be measured.
+Copies of both are measured on this machine by the benchmarks of this checkout. No other program
+should run. For each store they measure our client, Spark with its deliveries and layouts, and moves
+from queue to queue. In each round both sides start new processes, and run each way one right after
+the other. The ratio of a way is the median of the rounds. On 2 cores, 3 rounds of all stores take
+about 25 minutes, with --quick 4. Exit codes:
 
+* 1: the geometric mean of the ratios of a store is below 0.97, or a ratio is below 0.90
+* 2: the call is wrong
+* 3: the measurement failed
+
+    # compare a run with the baseline
     python bench/run.py --json results.json && python bench/gate.py results.json
-    python bench/gate.py results.json --write           these are the first ratios to be compared with
-    python bench/gate.py results.json --renew           these replace those in the file
+    # save these ratios as the first baseline
+    python bench/gate.py results.json --write
+    # replace the baseline by these ratios
+    python bench/gate.py results.json --renew
 
-A ratio is the rate of one of our ways beside that of the bare driver in the same round, never a time: it holds from
-one machine to another, if they have as many cores. Peers are not compared: that another program has become faster is
-no fault of ours. A run of one store is compared with what was measured on that store.
-Exit code 1: some ratio is below 0.8 of what it was, or a way that the store had is missing; 2: there is nothing to
-compare, or a file that must not be written over.
+A ratio is the rate of one of our ways relative to the bare driver in the same round. Unlike a time,
+it can be compared between machines with the same number of cores. Peers are not compared, because
+they change independently. A run of one store is compared with the baseline of that store.
+Exit codes:
+
+* 1: a ratio is below 0.8 of the baseline, or a way of the store is missing
+* 2: there is nothing to compare, or the baseline would be overwritten
 """
 
 from __future__ import annotations
@@ -48,10 +58,10 @@ from report import aligned
 
 BASELINE = Path(__file__).with_name("baseline.json")
 
-#: The least part of a ratio that must be left.
+#: Minimum ratio relative to the baseline.
 LEAST = 0.8
 
-#: With --against: how much is measured, also with --quick; and the load average of a machine that is idle.
+#: With --against: rounds and messages, messages with --quick, and maximum load of an idle machine.
 ROUNDS, MESSAGES, QUICK = 3, 40_000, side.STEP
 IDLE = 0.5
 
@@ -59,7 +69,7 @@ Ratios = Mapping[str, Mapping[str, float]]
 
 
 def compared(now: Ratios, before: Ratios) -> Iterator[tuple[str, str, float | None, float]]:
-    """Store, way, its ratio now (none where it is missing) and before, of all that the stores of this run had."""
+    """Yield store, way, ratio now (None if missing) and before, for the stores of this run."""
     for store, ways in before.items():
         if store in now:
             for way, was in ways.items():
@@ -68,28 +78,28 @@ def compared(now: Ratios, before: Ratios) -> Iterator[tuple[str, str, float | No
 
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("words", nargs="*", help="what bench/run.py --json wrote; with --against: words of ways")
+    parser.add_argument("words", nargs="*", help="the file of bench/run.py --json; with --against: words in names")
     writes = parser.add_mutually_exclusive_group()
-    writes.add_argument("--write", action="store_true", help="write bench/baseline.json, where there is none yet")
-    writes.add_argument("--renew", action="store_true", help="write it in the place of the one that is there")
+    writes.add_argument("--write", action="store_true", help="create bench/baseline.json")
+    writes.add_argument("--renew", action="store_true", help="replace bench/baseline.json")
     writes.add_argument("--against", metavar="COMMIT", help="compare this checkout with this commit")
     of = parser.add_argument_group("with --against")
     of.add_argument("--only", choices=STORES, action="append", help="this store only (repeatable)")
     of.add_argument("--rounds", type=int, help=f"rounds (default {ROUNDS})")
     of.add_argument(
-        "--messages", type=int, help=f"messages of a way and round, times its scale (default {MESSAGES:,})"
+        "--messages", type=int, help=f"messages per way and round, times its scale (default {MESSAGES:,})"
     )
     of.add_argument(
-        "--quick", action="store_const", const=True, help=f"1 round of {QUICK:,} messages: its ratios mean nothing"
+        "--quick", action="store_const", const=True, help=f"1 round of {QUICK:,} messages, too few for a comparison"
     )
-    of.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
+    of.add_argument("--json", type=Path, metavar="FILE", help="write the results to this file")
     args = parser.parse_intermixed_args(words)
     if args.against is not None:
         return against_commit(parser, args)
-    if lost := [one for one in ("only", "rounds", "messages", "quick", "json") if getattr(args, one) is not None]:
-        parser.error(f"--{lost[0]} goes with --against")
+    if unused := [one for one in ("only", "rounds", "messages", "quick", "json") if getattr(args, one) is not None]:
+        parser.error(f"--{unused[0]} needs --against")
     if len(args.words) != 1:
-        parser.error("name the results of one run, or a commit with --against")
+        parser.error("pass the results of one run, or --against COMMIT")
     return against_baseline(parser, Path(args.words[0]), args)
 
 
@@ -99,14 +109,14 @@ def against_baseline(parser: argparse.ArgumentParser, results: Path, args: argpa
     before = json.loads(BASELINE.read_text()) if BASELINE.exists() else None
     if args.write or args.renew:
         if before and args.write:
-            parser.error(f"{BASELINE} is there already: --renew writes another in its place")
-        if before and (lost := before["ratios"].keys() - found["ratios"].keys()):
-            parser.error(f"{results} has nothing of {', '.join(sorted(lost))}, which {BASELINE} has")
+            parser.error(f"{BASELINE} exists; replace it with --renew")
+        if before and (missing := before["ratios"].keys() - found["ratios"].keys()):
+            parser.error(f"{results} has no results of {', '.join(sorted(missing))}, unlike {BASELINE}")
         kept = {key: found[key] for key in ("setup", "when", "messages", "rounds", "ratios")}
         BASELINE.write_text(json.dumps(kept, indent=2) + "\n")
         return 0
     if before is None:
-        parser.error(f"there is no {BASELINE} yet: --write makes it of these results")
+        parser.error(f"there is no {BASELINE}; create it from these results with --write")
     slower = count = 0
     for store, way, ratio, was in compared(found["ratios"], before["ratios"]):
         worse = ratio is None or ratio < LEAST * was
@@ -115,21 +125,21 @@ def against_baseline(parser: argparse.ArgumentParser, results: Path, args: argpa
         print(f"{'SLOWER' if worse else 'ok':6}  {store:8} {way:45} {now:>7}, was {was:6.2f}")
     if not count:
         parser.error(f"{results} and {BASELINE} have no way of a store in common")
-    print(f"{slower} slower than {LEAST} of what they were on {before['when']} ({before['setup']})")
+    print(f"{slower} below {LEAST} of the baseline of {before['when']} ({before['setup']})")
     return int(slower > 0)
 
 
 def against_commit(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     """Measure another commit and this checkout in turn, and compare them."""
     ways = [one for one in side.names() if not args.words or any(word in one for word in args.words)]
-    if strange := [word for word in args.words if not any(word in one for one in side.names())]:
-        parser.error(f"no way has {strange[0]!r} in its name; there are: {'; '.join(side.names())}")
+    if unknown := [word for word in args.words if not any(word in one for one in side.names())]:
+        parser.error(f"no way has {unknown[0]!r} in its name; there are: {'; '.join(side.names())}")
     rounds = args.rounds if args.rounds is not None else 1 if args.quick else ROUNDS
     messages = args.messages if args.messages is not None else QUICK if args.quick else MESSAGES
     if rounds < 1:
-        parser.error("--rounds begins at 1")
+        parser.error("--rounds must be 1 or more")
     if messages < side.STEP or messages % side.STEP:
-        parser.error(f"--messages is a multiple of {side.STEP:,}: batches of whole buckets")
+        parser.error(f"--messages must be a multiple of {side.STEP:,}, for batches of whole buckets")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends both sides, as Ctrl-C does
     with tempfile.TemporaryDirectory(prefix="spark-queue-gate-") as name:
         folder = Path(name)
@@ -141,7 +151,7 @@ def against_commit(parser: argparse.ArgumentParser, args: argparse.Namespace) ->
             parser.error(str(exc))
         load = os.getloadavg()[0]
         if load > IDLE:
-            say(f"this machine is busy (load average {load:.1f}): the ratios will be those of other programs, too")
+            say(f"this machine is busy (load average {load:.1f}), so the ratios will be less exact")
         plan = commits.Plan(urls, ways, messages, rounds)
         began = time.monotonic()
         try:
@@ -154,17 +164,17 @@ def against_commit(parser: argparse.ArgumentParser, args: argparse.Namespace) ->
         "when": f"{datetime.now(UTC):%Y-%m-%d}", "messages": messages, "load": load,
         "minutes": round((time.monotonic() - began) / 60, 1), "imported": found[0].imported,
     }  # fmt: skip
-    return judged(against.compared(*(commits.rates(found, one) for one in commits.SIDES)), facts, args.json)
+    return report(against.compared(*(commits.rates(found, one) for one in commits.SIDES)), facts, args.json)
 
 
-def judged(found: Sequence[against.Compared], facts: Mapping[str, Any], file: Path | None) -> int:
-    """Print the comparison, keep it in the file, and return the exit code."""
+def report(found: Sequence[against.Compared], facts: Mapping[str, Any], file: Path | None) -> int:
+    """Print the comparison, write it to the file, and return the exit code."""
     print(f"parent: {facts['parent']}\nnew:    {facts['new']}")
     print(f"{facts['setup']}; {facts['messages']:,} messages times the scale; {facts['minutes']} minutes")
     for store in against.means(found):
         print("", *aligned(against.rows([one for one in found if one.store == store])), sep="\n")
     worse = against.slower(found)
-    print("", *worse, f"{len(worse)} too slow" if worse else "nothing is too slow", sep="\n")
+    print("", *worse, f"{len(worse)} too slow" if worse else "none too slow", sep="\n")
     keep(file, {**facts, **against.as_json(found)})
     return int(bool(worse))
 

@@ -1,22 +1,40 @@
-"""What grows with what: operations of the stores beside ever more messages, queues, consumers, bytes and leases.
+"""Measure how operations slow down with more messages, queues, consumers, bytes and leases.
 
-    python bench/growth.py                                    all curves on all three stores, 3 rounds
-    python bench/growth.py --only redis --curve dead          one curve (repeatable) on one store
-    python bench/growth.py --most 100000                      no size beyond that: a quick look
-    python bench/growth.py --full --json results.json --docs  ten million messages too; keep, and renew the page
-    python bench/growth.py --curve queues --full              ten thousand queues in MongoDB: needs `ulimit -n` 64000
+    # all curves on all three stores, 3 rounds
+    python bench/growth.py
+    # one curve (repeatable) on one store
+    python bench/growth.py --only redis --curve dead
+    # no larger size: a quick run
+    python bench/growth.py --most 100000
+    # also ten million messages; write the results, and update docs/benchmarks.md
+    python bench/growth.py --full --json results.json --docs
+    # also ten thousand queues in MongoDB, which needs `ulimit -n` 64000
+    python bench/growth.py --curve queues --full
 
-Curves: `backlog`, `scheduled` (messages beside ready ones), `queues` (in one database), `consumers` (processes on one
-queue), `bytes` (of a message), `dead` (reservations whose leases have ended, one tag each). A curve makes a queue of
-its own for each size, once, then measures all of them in turns, in another order each round, after a round that does
-not count; `queues` come one size after the other, for a server cannot have few and many of them at the same time.
-What is told is the median of the rounds, and beside it how many times as long it took as at the smallest size: the
-median of the ratios within a round. 1.0 is a flat line; a ratio holds from one machine to another.
+Curves:
 
-*reserve one* is the median of twenty reserves of one message, *first reserve* the first one after leases have ended,
-*reserve*, *fetch*, *commit* and *push* are of a batch of messages, *sizes* is what Spark asks after each batch.
-Consumers reserve, fetch and commit a hundred messages at a time. The servers are those of SPARK_QUEUE_MONGODB_URL and
-SPARK_QUEUE_REDIS_URL, or of `make services`.
+* backlog: messages that are ready
+* scheduled: scheduled messages, in addition to ready ones
+* queues: queues in one database
+* consumers: processes on one queue
+* bytes: bytes of a message
+* dead: reservations whose leases have expired, one tag each
+
+A curve creates a queue for each size once. After a warm-up round it measures all sizes in each
+round, in another order. `queues` measures one size after the other, because a server cannot have
+few and many queues at the same time. A result is the median of the rounds. In parentheses is the
+time relative to the smallest size: the median of the ratios within a round. 1.0 is a flat line.
+Ratios can be compared between machines.
+
+Operations:
+
+* reserve one: a reserve of one message, median of twenty
+* first reserve: the first reserve after leases have expired
+* reserve, fetch, commit, push: of a batch of messages
+* sizes: the sizes that Spark reads after each batch
+* reserve a hundred, drain: consumers reserve, fetch and commit a hundred messages at a time
+
+The servers are those of SPARK_QUEUE_MONGODB_URL and SPARK_QUEUE_REDIS_URL, or of `make services`.
 """
 
 from __future__ import annotations
@@ -39,13 +57,13 @@ from common import STORES, arguments, databases, keep, say, setup_of
 from curves import CALLS, CURVES
 from report import Table, aligned, piped, renew
 
-#: Of one store, what each round took: by size and operation, seconds of a call or of a message.
+#: Results of one store: for each round, seconds per call or per message, by size and operation.
 Rounds = list[dict[int, dict[str, float]]]
 
 
 @dataclass(frozen=True)
 class Grown:
-    """What was measured of one curve: `rounds` by store."""
+    """Results of one curve: `rounds` by store."""
 
     name: str
     rounds: dict[str, Rounds] = field(default_factory=dict)
@@ -64,7 +82,7 @@ class Grown:
         return statistics.median(one[size][operation] for one in self.rounds[store])
 
     def ratio(self, store: str, size: int, operation: str) -> float:
-        """How many times as long it took as at the smallest size: the median of the ratios within a round."""
+        """Return the time relative to the smallest size: the median ratio within a round."""
         first = self.sizes(store)[0]
         return statistics.median(one[size][operation] / one[first][operation] for one in self.rounds[store])
 
@@ -80,9 +98,9 @@ class Grown:
         return made
 
     def as_json(self) -> dict[str, Any]:
-        def each(told: Callable[[str, int, str], float], store: str) -> dict[int, dict[str, float]]:
+        def each(number: Callable[[str, int, str], float], store: str) -> dict[int, dict[str, float]]:
             return {
-                size: {one: told(store, size, one) for one in self.operations(store)} for size in self.sizes(store)
+                size: {one: number(store, size, one) for one in self.operations(store)} for size in self.sizes(store)
             }
 
         return {
@@ -92,12 +110,12 @@ class Grown:
 
 
 def shown(operation: str, seconds: float) -> str:
-    """The time of a call, or how many messages a second that is."""
+    """Return the time of a call, or the messages per second."""
     return f"{1000 * seconds:,.2f} ms" if operation in CALLS else f"{1 / seconds:,.0f}/s"
 
 
 def as_text(found: Grown) -> str:
-    """The tables of a curve for a terminal."""
+    """Return the tables of a curve for a terminal."""
     lines: list[str] = []
     for store in found.rounds:
         (first, *head), *rest = found.table(store)
@@ -106,7 +124,7 @@ def as_text(found: Grown) -> str:
 
 
 def as_markdown(found: Grown, facts: dict[str, Any]) -> str:
-    """The part of the page that a curve makes."""
+    """Return the tables of a curve for the page."""
     lines = [
         f"Measured on {facts['when']}: {facts['setup']}; medians of {facts['rounds']} rounds, in parentheses the "
         "time relative to the smallest size.",
@@ -122,17 +140,17 @@ def as_markdown(found: Grown, facts: dict[str, Any]) -> str:
 def measure(
     name: str, urls: dict[str, str], folder: Path, sizes: dict[str, list[int]], batch: int, rounds: int
 ) -> Grown:
-    """One curve, one store after the other, with the sizes of each; what it makes is removed whatever happens."""
+    """Measure one curve, one store after the other. Its queues are removed in any case."""
     found = Grown(name)
     for store, url in urls.items():
         seen: Rounds = [{} for _ in range(rounds + 1)]
         with closing(CURVES[name](url, folder, batch)) as curve:
-            say(f"{name} {store}: making {', '.join(f'{one:,}' for one in sizes[store])} {curve.axis}")
+            say(f"{name} {store}: creating {', '.join(f'{one:,}' for one in sizes[store])} {curve.axis}")
             curve.prepare(sizes[store])
             for number, size, times in curve.measured(sizes[store], rounds + 1):
                 seen[number][size] = times
-                told = ", ".join(f"{one} {shown(one, seconds)}" for one, seconds in times.items())
-                say(f"{f'round {number}' if number else 'warm-up'} {name} {store:8} {size:>10,}: {told}")
+                line = ", ".join(f"{one} {shown(one, seconds)}" for one, seconds in times.items())
+                say(f"{f'round {number}' if number else 'warm-up'} {name} {store:8} {size:>10,}: {line}")
         found.rounds[store] = seen[1:]
     return found
 
@@ -140,13 +158,11 @@ def measure(
 def main() -> int:
     parser = arguments(__doc__ or "", messages=5_000, rounds=3, of="messages of a batch")
     parser.add_argument("--curve", choices=CURVES, action="append", help="this curve only (repeatable)")
-    parser.add_argument("--most", type=int, metavar="N", help="no size beyond this one")
-    parser.add_argument(
-        "--full", action="store_true", help="also the sizes that take long or need a server set up for them"
-    )
-    parser.add_argument("--docs", action="store_true", help="renew docs/benchmarks.md and its pictures")
+    parser.add_argument("--most", type=int, metavar="N", help="no size above this one")
+    parser.add_argument("--full", action="store_true", help="also sizes that take long or need server settings")
+    parser.add_argument("--docs", action="store_true", help="update docs/benchmarks.md and its charts")
     args = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # removes what was made, as Ctrl-C does
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # cleans up, as Ctrl-C does
     facts: dict[str, Any] = {"setup": setup_of(), "when": f"{datetime.now(UTC):%Y-%m-%d}", "rounds": args.rounds}
     say(f"{facts['setup']}; {args.rounds} rounds")
     results: dict[str, Any] = {**facts, "curves": {}}
@@ -157,7 +173,7 @@ def main() -> int:
             found = measure(name, urls, Path(folder), sizes, args.messages, args.rounds)
             print(as_text(found), flush=True)
             results["curves"][name] = found.as_json()
-            keep(args.json, results)  # after each curve: all of them take their time
+            keep(args.json, results)  # after each curve, because all of them take long
             if args.docs:
                 renew(f"growth {name}", as_markdown(found, facts))
                 draw_all()

@@ -1,4 +1,4 @@
-"""What an idle query costs its server: requests per second of a query that finds nothing.
+"""Measure the load of an idle query on its server: requests per second.
 
 python bench/idle.py [--only redis]
 """
@@ -19,12 +19,12 @@ from common import databases, session, setup
 
 from spark_queue import open_store
 
-#: Seconds of one count, and those before it: the first rounds of a query make connections and indexes.
-COUNTED, BEFORE = 10, 8
+#: Seconds of one count, and of the warm-up, in which a query creates connections and indexes.
+COUNT_S, WARM_UP_S = 10, 8
 
 
 def requests(url: str) -> int:
-    """Requests that the server has read since it started."""
+    """Return the number of requests that the server has read since it started."""
     if url.startswith("redis"):
         from redis import Redis
 
@@ -38,9 +38,9 @@ def requests(url: str) -> int:
 
 
 def per_second(url: str) -> float:
-    """Requests per second meanwhile."""
+    """Count the requests for COUNT_S seconds, and return requests per second."""
     begun, first = time.monotonic(), requests(url)
-    time.sleep(COUNTED)
+    time.sleep(COUNT_S)
     return (requests(url) - first - 1) / (time.monotonic() - begun)
 
 
@@ -56,12 +56,12 @@ def main() -> int:
             stream = spark.readStream.format("queue").options(url=url, queue=queue).load()
             writer = stream.writeStream.format("noop").option("checkpointLocation", f"{folder}/{scheme}")
             query = writer.start()
-            time.sleep(BEFORE)
+            time.sleep(WARM_UP_S)
             during = per_second(url)
             query.stop()
             with open_store(url) as store:
                 store.drop(queue)
-            print(f"{scheme}: an idle query makes {during - before:.1f} requests a second")
+            print(f"{scheme}: an idle query sends {during - before:.1f} requests per second")
     return 0
 
 

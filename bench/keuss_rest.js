@@ -1,7 +1,7 @@
-// The real keuss behind the least of an HTTP server, in the form of keuss-server, which npm has not: what keuss itself and
-// Node.js take, without anything that such a server does besides.
+// The real keuss behind a minimal HTTP server with the API of keuss-server, which is not on npm. It
+// measures keuss and Node.js without other work of a server.
 //
-//   node keuss_rest.js BACKEND URL          prints the port
+//   node keuss_rest.js BACKEND URL          print the port and serve
 //
 //   PUT /q/NS/QUEUE   GET /q/NS/QUEUE?reserve=1&to=MS   PATCH /q/NS/QUEUE/commit/ID
 
@@ -30,7 +30,7 @@ async function main() {
     return queues.get(name);
   };
 
-  async function obey(request, body) {
+  async function handle(request, body) {
     const { pathname, searchParams } = new URL(request.url, 'http://here');
     const [, , , name, act, id] = pathname.split('/');
     const queue = await queueOf(name);
@@ -51,7 +51,7 @@ async function main() {
     const parts = [];
     request.on('data', (part) => parts.push(part));
     request.on('end', () => {
-      obey(request, Buffer.concat(parts)).then(
+      handle(request, Buffer.concat(parts)).then(
         ([status, value, headers]) => {
           const text = value === undefined ? '' : JSON.stringify(value);
           response.writeHead(status, { 'content-type': 'application/json', 'content-length': Buffer.byteLength(text), ...headers });

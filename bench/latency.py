@@ -1,14 +1,19 @@
-"""How long a message is under way: from its push to a client that waits for it, and to the sink of a Spark query.
+"""Measure latency: from a push until a waiting client, or the sink of a query, has the message.
 
     python bench/latency.py                          all three stores
-    python bench/latency.py --only redis --docs      one store; --docs renews docs/benchmarks.md
+    python bench/latency.py --only redis --docs      one store; --docs updates docs/benchmarks.md
 
-Messages are pushed one at a time, at random moments, so that they meet every phase of whatever polls. Each carries
-the moment just before its push by the clock that all processes of a machine share; who has it subtracts that. Beside
-the client is what the bare driver takes to insert a message and to claim it, as durably, one after the other in one
-process: whoever writes both down before anybody is told takes no less. Through Spark messages go into a sink in
-Python, once from the queue and once from a source in Python that has a row at once: what Spark itself takes. Each
-query and each client is started anew in every round, and its first messages do not count.
+Messages are pushed one at a time, at random moments, so that they hit every phase of a poll. Each
+contains the time just before its push. The receiver subtracts that from its own time, as all
+processes of a machine share the monotonic clock.
+
+* client: another process waits with `reserve(1, timeout=…)`.
+* driver: the bare driver inserts and claims a message in one process, with the same durability. A
+  queue that writes both durably before it notifies a client cannot be faster.
+* queue: a Spark query reads the queue, and its sink in Python has the row.
+* source: the same query reads a source in Python that has a row at once: the latency of Spark.
+
+Each round starts new queries and clients, whose first messages do not count.
 """
 
 from __future__ import annotations
@@ -48,39 +53,39 @@ from spark_queue.messages.columns import build_messages
 from spark_queue.messages.ids import new_ids
 from spark_queue.spark.schema import batch_converter
 
-#: What is measured in each round: the bare driver, a client that waits, and Spark's sink behind a queue and behind a
-#: source of its own.
+#: Ways that are measured in each round: the bare driver, a waiting client, and the sink of a Spark
+#: query on the queue and on a source that has rows at once.
 DRIVER, CLIENT, QUEUE, SOURCE = "driver", "client", "queue", "source"
 
-#: Beside the client: the call that pushes, and what it takes until the client has the message once that has returned.
+#: Parts of the client's latency: the push call, and the time after it until the message arrives.
 PUSH, AFTER = "push", "after"
 
-#: In the order of the table.
-TOLD = (PUSH, AFTER, CLIENT, DRIVER, QUEUE, SOURCE)
+#: Columns of the table, in order.
+COLUMNS = (PUSH, AFTER, CLIENT, DRIVER, QUEUE, SOURCE)
 
-#: Seconds between two pushes, from and to, for a client and for Spark.
+#: Minimum and maximum seconds between two pushes, to a client and to Spark.
 TO_CLIENT, TO_SPARK = (0.05, 0.3), (0.2, 0.7)
 
-#: Messages that come before those that count, and seconds in which each must come.
-BEFORE, PATIENCE = 5, 60
+#: Messages that warm up and do not count, and seconds within which each message must arrive.
+WARM_UP, TIMEOUT_S = 5, 60
 
 WANTED = "Targets: a median below 5 ms to a waiting client, and at most 1.3 times as long through Spark."
 
-#: Milliseconds of each message, by what is measured.
+#: Milliseconds of each message, by column.
 Round = dict[str, list[float]]
 
 
 def pauses(n: int, between: tuple[float, float]) -> list[float]:
-    """Seconds before each of `n` messages and of those before them, the same in every round."""
+    """Return the pause before each message, warm-up included, the same in every round."""
     uniform = random.Random(n).uniform
-    return [uniform(*between) for _ in range(BEFORE + n)]
+    return [uniform(*between) for _ in range(WARM_UP + n)]
 
 
-# --- a client that waits --------------------------------------------------------------------------------------------
+# --- a waiting client -----------------------------------------------------------------------------
 
 
 def by_driver(scheme: str, url: str, folder: Path, n: int) -> list[float]:
-    """What the bare driver takes to insert a message and to claim it, as durably."""
+    """Return the milliseconds that the bare driver takes to insert and claim each message."""
     raw, taken = raw_of(scheme, url, folder), []
     try:
         for pause in pauses(n, TO_CLIENT):
@@ -92,16 +97,16 @@ def by_driver(scheme: str, url: str, folder: Path, n: int) -> list[float]:
             raw.commit()
     finally:
         raw.close()
-    return taken[BEFORE:]
+    return taken[WARM_UP:]
 
 
 def to_client(url: str, queue: str, n: int) -> Round:
-    """From before a push until another process that waited has the message, and what the push call itself takes."""
+    """Measure the time until a waiting process has each message, and the part of the push call."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    waiter = context.Process(target=wait, args=(url, queue, BEFORE + n, theirs), daemon=True)
+    waiter = context.Process(target=wait, args=(url, queue, WARM_UP + n, theirs), daemon=True)
     waiter.start()
-    theirs.close()  # else nobody would learn that the waiter has ended
+    theirs.close()  # so that `recv` fails if the waiter ends
     found: Round = {PUSH: [], AFTER: [], CLIENT: []}
     with Queue(url, queue) as mine:
         ours.recv()
@@ -113,32 +118,32 @@ def to_client(url: str, queue: str, n: int) -> Round:
             found[CLIENT].append(ours.recv())
             found[AFTER].append(found[CLIENT][-1] - found[PUSH][-1])
     waiter.join()
-    return {name: taken[BEFORE:] for name, taken in found.items()}
+    return {name: taken[WARM_UP:] for name, taken in found.items()}
 
 
 def wait(url: str, queue: str, n: int, pipe: Connection) -> None:
-    """Say that it is there; then wait for `n` messages one by one, and tell of each how long it was under way."""
+    """Report readiness. Then wait for `n` messages one by one, and report the latency of each."""
     with Queue(url, queue) as mine:
         mine.sizes()  # connects
         pipe.send(None)
         for _ in range(n):
-            taken = mine.reserve(1, timeout=PATIENCE)
+            taken = mine.reserve(1, timeout=TIMEOUT_S)
             came = time.monotonic()
             check(len(taken), 1)
             mine.commit(*taken)
-            pipe.send(under_way(came, taken[0].payload))
+            pipe.send(latency_ms(came, taken[0].payload))
 
 
-def under_way(came: float, payload: Any) -> float:
-    """Milliseconds from the moment that a message carries to the one when it came."""
+def latency_ms(came: float, payload: Any) -> float:
+    """Return the milliseconds from the time in the payload to `came`."""
     return (came - float(payload["sent"])) * 1000
 
 
-# --- through Spark --------------------------------------------------------------------------------------------------
+# --- through Spark --------------------------------------------------------------------------------
 
 
 class Lines(Rows):
-    """Messages that are there as soon as they are lines of a file: option `file`."""
+    """A source of the lines that are appended to a file. Option: `file`."""
 
     @classmethod
     def name(cls) -> str:
@@ -149,7 +154,7 @@ class Lines(Rows):
 
 
 class LinesReader(DataSourceStreamReader):
-    """Offsets are bytes of the file."""
+    """A reader whose offsets are positions in the file, in bytes."""
 
     def __init__(self, schema: StructType, file: Path) -> None:
         self.schema, self.file = schema, file
@@ -172,7 +177,7 @@ class LinesReader(DataSourceStreamReader):
 
 
 class Moments(DataSource):
-    """A sink that writes down how long each row was under way: option `file`, of one line each."""
+    """A sink that writes the latency of each row as a line to a file. Option: `file`."""
 
     @classmethod
     def name(cls) -> str:
@@ -183,7 +188,7 @@ class Moments(DataSource):
 
 
 class MomentsWriter(DataSourceStreamArrowWriter):
-    """Takes the moment first, then looks at what it got."""
+    """Takes the time of a batch before it parses the rows."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -191,14 +196,14 @@ class MomentsWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         for batch in iterator:
             came = time.monotonic()
-            taken = [under_way(came, json.loads(text)) for text in batch.column("payload").to_pylist()]
+            taken = [latency_ms(came, json.loads(text)) for text in batch.column("payload").to_pylist()]
             with self.file.open("a") as file:
                 file.writelines(f"{one}\n" for one in taken)
         return WriterCommitMessage()
 
 
 def to_sink(stream: Any, push: Callable[[dict[str, float]], object], folder: Path, n: int) -> list[float]:
-    """From before a push until the sink of a query on this stream has the row."""
+    """Return the milliseconds from each push until the sink of a query has the row."""
     name = uuid.uuid4().hex[:8]
     file = folder / f"moments-{name}"
     file.touch()
@@ -206,32 +211,32 @@ def to_sink(stream: Any, push: Callable[[dict[str, float]], object], folder: Pat
     query = writer.option("checkpointLocation", str(folder / f"checkpoint-{name}")).start()
 
     def await_rows(wanted: int) -> list[float]:
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT_S
         while len(came := file.read_text().split()) < wanted:
             if not query.isActive or time.monotonic() > end:
-                raise SystemExit(f"a query of a benchmark gave {len(came)} rows of {wanted}: {query.exception()}")
+                raise SystemExit(f"a query of the benchmark has {len(came)} of {wanted} rows: {query.exception()}")
             time.sleep(0.02)
         check(len(came), wanted)
         return [float(one) for one in came]
 
     try:
         for number, pause in enumerate(pauses(n, TO_SPARK)):
-            if number <= BEFORE:  # the first batch takes seconds: it starts the workers
+            if number <= WARM_UP:  # the first batch starts the workers, which takes seconds
                 await_rows(number)
             time.sleep(pause)
             push({"sent": time.monotonic()})
-        came = await_rows(BEFORE + n)
-        query.processAllAvailable()  # else the last batch is stopped on its way to the log
-        return came[BEFORE:]
+        came = await_rows(WARM_UP + n)
+        query.processAllAvailable()  # so that the last batch is committed before the stop
+        return came[WARM_UP:]
     finally:
         query.stop()
 
 
-# --- what was found -------------------------------------------------------------------------------------------------
+# --- results --------------------------------------------------------------------------------------
 
 
 def measure(what: str, spark: SparkSession, store: str, url: str, folder: Path, n: int) -> Round:
-    """Milliseconds of `n` messages, of one of the four."""
+    """Return the milliseconds of `n` messages of one of the four ways."""
     if what == DRIVER:
         return {DRIVER: by_driver(store, url, folder, n)}
     if what == SOURCE:
@@ -252,38 +257,38 @@ def measure(what: str, spark: SparkSession, store: str, url: str, folder: Path, 
 
 
 def summary(rounds: Sequence[Round]) -> dict[str, Any]:
-    """Of each that was measured the median and the 99th percentile in ms, of all rounds together; and `times`.
+    """Return median and 99th percentile of each column in ms, over all rounds, and `times`.
 
-    That is how many times as long a message is under way from the queue as from Spark's own source: the median of
-    the ratios within a round.
+    `times` is the latency from the queue relative to that from a source that has rows at once: the
+    median of the ratios within a round.
     """
-    told: dict[str, Any] = {}
-    for what in TOLD:
+    found: dict[str, Any] = {}
+    for what in COLUMNS:
         taken = [ms for one in rounds for ms in one[what]]
-        told[what] = {
+        found[what] = {
             "median": statistics.median(taken),
             "p99": statistics.quantiles(taken, n=100, method="inclusive")[98],
         }
     ratios = (statistics.median(one[QUEUE]) / statistics.median(one[SOURCE]) for one in rounds)
-    return told | {"times": statistics.median(ratios)}
+    return found | {"times": statistics.median(ratios)}
 
 
 def table(found: dict[str, dict[str, Any]]) -> Table:
-    """The summaries of the stores, to be told."""
+    """Return the table of the summaries of all stores."""
     heads = (
         "the push call", "and then until a client has it", "both", "the bare driver: insert and claim",
         "Spark, from the queue", "Spark, from a source",
     )  # fmt: skip
     made: Table = [("ms: median, 99th percentile", *heads, "times as long through Spark")]
-    for store, told in found.items():
-        pairs = (told[what] for what in TOLD)
-        made.append((store, *(f"{one['median']:.1f}, {one['p99']:.1f}" for one in pairs), f"{told['times']:.2f}"))
+    for store, columns in found.items():
+        pairs = (columns[what] for what in COLUMNS)
+        made.append((store, *(f"{one['median']:.1f}, {one['p99']:.1f}" for one in pairs), f"{columns['times']:.2f}"))
     return made
 
 
 def main() -> int:
     parser = arguments(__doc__ or "", messages=70, rounds=3, of="messages per round, one at a time")
-    parser.add_argument("--docs", action="store_true", help="renew docs/benchmarks.md")
+    parser.add_argument("--docs", action="store_true", help="update docs/benchmarks.md")
     args = parser.parse_args()
     spark = session()
     spark.dataSource.register(Lines)
@@ -302,12 +307,12 @@ def main() -> int:
                 if number:
                     rounds.setdefault(store, []).append(one)
     found = {store: summary(of_store) for store, of_store in rounds.items()}
-    told = f"{setup(spark)}; {args.messages} messages in each of {args.rounds} rounds"
+    ran = f"{setup(spark)}; {args.messages} messages in each of {args.rounds} rounds"
     spark.stop()
-    print(told, *aligned(table(found)), WANTED, sep="\n")
-    keep(args.json, {"setup": told, "stores": found})
+    print(ran, *aligned(table(found)), WANTED, sep="\n")
+    keep(args.json, {"setup": ran, "stores": found})
     if args.docs:
-        renew("latency", "\n".join([f"Measured with {told}. {WANTED}", "", *piped(table(found))]))
+        renew("latency", "\n".join([f"Measured with {ran}. {WANTED}", "", *piped(table(found))]))
     return 0
 
 

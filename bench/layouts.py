@@ -1,13 +1,18 @@
-"""The layouts of keuss and rfq, beside the real ones: how fast queues drain, and how soon who waits has a message.
+"""Compare the layouts of keuss and rfq with keuss and rfq themselves: drain rate and latency.
 
-    python bench/layouts.py                              all layouts, 3 rounds of 20,000 messages of each peer
-    python bench/layouts.py --layout redis-oq --docs     one of them (repeatable); --docs renews docs/benchmarks.md
+    # all layouts, 3 rounds of 20,000 messages per peer
+    python bench/layouts.py
+    # one layout (repeatable); --docs updates docs/benchmarks.md
+    python bench/layouts.py --layout redis-oq --docs
 
-Both sides work on the same server, in turns, in another order each round; what is told is the median of the ratios
-within a round. Spark drains a queue that has been filled in that layout, in two partitions, at least once, into a
-sink that does nothing. keuss drains by loops of reserve and ok in one process, 1, 2, 4 and 8 of them, of which the
-best counts; rfq by two processes, each a loop of consume and done. For the wake-up one process waits and another
-pushes, at random moments.
+Both sides use the same server in turns, in another order each round. The result is the median of
+the ratios within a round.
+
+* Spark drains a queue in that layout: two partitions, at-least-once, a sink that does nothing.
+* keuss drains by 1, 2, 4 and 8 loops of reserve and ok in one process; the best number counts.
+* rfq drains by two processes, each a loop of consume and done.
+
+For latency, one process waits and another pushes at random moments.
 """
 
 from __future__ import annotations
@@ -30,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import peers
 from common import arguments, databases, fill, keep, payloads, say, session, setup, turns
-from latency import BEFORE, CLIENT, TO_CLIENT, pauses, to_client
+from latency import CLIENT, TO_CLIENT, WARM_UP, pauses, to_client
 from report import Table, aligned, piped, renew
 from ways import BESIDE, Through, Ways
 
@@ -40,13 +45,13 @@ from tests.services import service_urls
 
 LOOPS = (1, 2, 4, 8)
 
-#: Spark works on so many messages in a micro-batch, and on so many more of them where they are fast.
+#: Messages of a micro-batch. Fast layouts have a multiple of it.
 TRIGGER = 50_000
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A layout, whose programs drain it, and how many times as fast Spark is to be."""
+    """A layout, the peers that drain it, and the target: the rate of Spark relative to theirs."""
 
     store: str
     peers: tuple[str, ...]
@@ -62,30 +67,30 @@ LAYOUTS = {
     "rfq": Layout("redis", ("rfq",), 10, wakes=False),
 }
 
-#: What drained, or waited.
+#: The name of our side in the results.
 OURS = "Spark"
 
 
 @dataclass
 class Found:
-    """Messages per second of each round by who drained, and milliseconds of messages by who waited."""
+    """Messages per second in each round, and milliseconds of messages, both by side."""
 
     rates: list[dict[str, float]] = field(default_factory=list)
     waits: dict[str, list[float]] = field(default_factory=dict)
 
     def best(self) -> str:
-        """Which of the peers is the fastest."""
+        """Return the fastest of the peers."""
         names = [one for one in self.rates[0] if one != OURS]
         return max(names, key=lambda one: statistics.median(rates[one] for rates in self.rates))
 
     def times(self) -> float:
-        """How many times as fast Spark is as that one."""
+        """Return the rate of Spark relative to the fastest peer."""
         best = self.best()
         return statistics.median(one[OURS] / one[best] for one in self.rates)
 
 
 def by_spark(ways: Ways, layout: Layout, n: int) -> float:
-    """Messages per second."""
+    """Return the messages per second that Spark drains."""
     queue = f"bench{uuid.uuid4().hex[:8]}"
     with open_store(ways.url) as store:
         try:
@@ -96,16 +101,16 @@ def by_spark(ways: Ways, layout: Layout, n: int) -> float:
 
 
 def by_peer(name: str, n: int) -> float:
-    """Messages per second."""
+    """Return the messages per second that a peer drains."""
     return peers.measure(name, service_urls(), peers.jobs(name, n)).drain.rate
 
 
-# --- who waits ------------------------------------------------------------------------------------------------------
+# --- latency --------------------------------------------------------------------------------------
 
 
 @contextmanager
 def node(act: str, *words: str) -> Iterator[subprocess.Popen[str]]:
-    """A program of keuss that is ready."""
+    """Start a program of keuss, and yield it when it is ready."""
     command = ["node", str(Path(__file__).parent / "peers" / "keuss_wake.js"), act, *words]
     environment = os.environ | {"NODE_PATH": str(peers.KEUSS)}
     pipe = subprocess.PIPE
@@ -118,18 +123,18 @@ def node(act: str, *words: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def line(program: subprocess.Popen[str]) -> str:
-    """The next line that it prints."""
+    """Return the next line that the program prints."""
     assert program.stdout is not None
     found = program.stdout.readline()
     if not found:
-        raise SystemExit("a program of keuss has ended; see its errors above")
+        raise SystemExit("a program of keuss ended; see its errors above")
     return found
 
 
 def keuss_waits(backend: str, url: str, redis: str, n: int) -> list[float]:
-    """Milliseconds of each message."""
+    """Return the milliseconds of each message until a waiting keuss has it."""
     queue = f"bench{uuid.uuid4().hex[:8]}"
-    words = (backend, url, redis, queue, str(BEFORE + n))
+    words = (backend, url, redis, queue, str(WARM_UP + n))
     with ExitStack() as stack:
         waiter, pusher = (stack.enter_context(node(act, *words)) for act in ("wait", "push"))
         assert pusher.stdin is not None
@@ -141,11 +146,11 @@ def keuss_waits(backend: str, url: str, redis: str, n: int) -> list[float]:
             found.append(float(line(waiter)))
         with open_store(StoreUrl.parse(url).with_layout(backend)) as store:
             store.drop(queue)
-    return found[BEFORE:]
+    return found[WARM_UP:]
 
 
-def we_wait(url: str, n: int) -> list[float]:
-    """The same, of our client."""
+def client_waits(url: str, n: int) -> list[float]:
+    """Return the milliseconds of each message until our waiting client has it."""
     queue = f"bench{uuid.uuid4().hex[:8]}"
     try:
         return to_client(url, queue, n)[CLIENT]
@@ -154,11 +159,11 @@ def we_wait(url: str, n: int) -> list[float]:
             store.drop(queue)
 
 
-# --- what was found -------------------------------------------------------------------------------------------------
+# --- results --------------------------------------------------------------------------------------
 
 
 def tables(found: dict[str, Found]) -> list[Table]:
-    """What is told of it."""
+    """Return the tables of rates and, if measured, of latency."""
     drains: Table = [("layout", "its own programs", "drain", "Spark drains", "times as fast", "wanted")]
     waits: Table = [("ms: median, 99th percentile", "keuss", "our client")]
     for name, one in found.items():
@@ -166,20 +171,20 @@ def tables(found: dict[str, Found]) -> list[Table]:
         rates = [f"{statistics.median(rates[who] for rates in one.rates):,.0f}/s" for who in (best, OURS)]
         drains.append((name, best, *rates, f"{one.times():.1f}", f"{LAYOUTS[name].wanted:g}"))
         if one.waits:
-            waits.append((name, *(told(one.waits[who]) for who in ("keuss", OURS))))
+            waits.append((name, *(median_and_p99(one.waits[who]) for who in ("keuss", OURS))))
     return [drains, waits] if len(waits) > 1 else [drains]
 
 
-def told(waits: list[float]) -> str:
-    """Median and 99th percentile."""
+def median_and_p99(waits: list[float]) -> str:
+    """Return the median and the 99th percentile as text."""
     return f"{statistics.median(waits):.1f}, {statistics.quantiles(waits, n=100, method='inclusive')[98]:.1f}"
 
 
 def main() -> int:
     parser = arguments(__doc__ or "", messages=20_000, rounds=3, of="messages of a peer per round")
     parser.add_argument("--layout", choices=LAYOUTS, action="append", help="this layout only (repeatable)")
-    parser.add_argument("--waits", type=int, default=100, help="messages that somebody waits for, per round")
-    parser.add_argument("--docs", action="store_true", help="renew docs/benchmarks.md")
+    parser.add_argument("--waits", type=int, default=100, help="messages per round for latency (default %(default)s)")
+    parser.add_argument("--docs", action="store_true", help="update docs/benchmarks.md")
     args = parser.parse_args()
     for backend in ("mongo", "redis-oq", "bucket-mongo-safe"):
         peers.PEERS.update({f"keuss-{backend}-{n}": peers.keuss(backend, "reserve", n) for n in LOOPS})
@@ -211,9 +216,9 @@ def main() -> int:
                 if layout.wakes:
                     for who in turns(["keuss", OURS], number):
                         keuss = partial(keuss_waits, name, url, urls["redis"], args.waits)
-                        waits = keuss() if who == "keuss" else we_wait(ours, args.waits)
+                        waits = keuss() if who == "keuss" else client_waits(ours, args.waits)
                         found[name].waits.setdefault(who, []).extend(waits)
-                        say(f"round {number} {name}: {who} waits {told(waits)} ms")
+                        say(f"round {number} {name}: {who} waits {median_and_p99(waits)} ms")
     facts = f"{setup(spark)}; {args.rounds} rounds"
     spark.stop()
     print(facts, *(text for table in tables(found) for text in ["", *aligned(table)]), sep="\n")

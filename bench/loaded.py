@@ -1,7 +1,8 @@
-"""Which spark_queue do Spark's Python processes import? A source and a sink that record it, in one small query.
+"""Find out which spark_queue each Python process of Spark imports, by a small query.
 
-A query has Python in four places: the process of its reader, the one that plans its partitions, the workers, and the
-process that commits a batch of the sink. Each finds packages by its own path, whatever the driver has imported.
+A query runs Python in four places: the process of its reader, the one that plans its partitions,
+the workers, and the process that commits a batch of the sink. Each has a path of its own, and may
+import another package than the driver.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ SCHEMA = "process string, code string"
 
 
 def imported() -> str:
-    """Return the version of the spark_queue that this process imports, and its folder."""
+    """Return version and folder of the spark_queue that this process imports."""
     import spark_queue
 
     return f"{spark_queue.__version__} {Path(spark_queue.__file__).resolve().parent}"
 
 
 def imported_by_spark(spark: SparkSession, folder: Path) -> dict[str, str]:
-    """Return what each of Spark's Python processes imports, by the name of the process."""
+    """Return the package that each Python process of Spark imports, by name of the process."""
     spark.dataSource.register(Loaded)
     name = uuid.uuid4().hex[:8]
     file = folder / f"loaded-{name}.json"
@@ -49,20 +50,20 @@ def imported_by_spark(spark: SparkSession, folder: Path) -> dict[str, str]:
 
 @dataclass
 class Part(InputPartition):
-    """What the processes before this task have imported."""
+    """Imports of the processes before this task."""
 
     seen: dict[str, str]
 
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What all processes up to this task have imported."""
+    """Imports of all processes up to this task."""
 
     seen: dict[str, str]
 
 
 class Loaded(DataSource):
-    """One batch with one row for each process; the sink writes them to the option `file`."""
+    """A source of one batch with a row per process, and a sink to the option `file`."""
 
     @classmethod
     def name(cls) -> str:
@@ -79,7 +80,7 @@ class Loaded(DataSource):
 
 
 class LoadedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Has one batch, whose offset is what the reader's process imports."""
+    """Has one batch, whose offset contains the import of the reader's process."""
 
     def initialOffset(self) -> dict[str, Any]:
         return {}
@@ -105,7 +106,7 @@ class LoadedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class LoadedWriter(DataSourceStreamWriter):
-    """Writes what all processes have imported to a file, its own included."""
+    """Writes the imports of all processes, its own included, to a file."""
 
     def __init__(self, file: Path) -> None:
         self.file = file

@@ -1,4 +1,4 @@
-"""What it took to push or to drain messages. Only the standard library: the programs of peers import it."""
+"""The result of a push or drain. Standard library only, because the programs of peers import it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Self
 
 @dataclass(frozen=True)
 class Measured:
-    """`rate` in messages per second; CPU seconds for a million messages, of client and server; bytes of memory."""
+    """Messages per second, CPU seconds of client and server per million messages, peak bytes."""
 
     rate: float
     client: float
@@ -17,5 +17,5 @@ class Measured:
 
     @classmethod
     def of(cls, n: int, *, seconds: float, client: float, server: float, peak: int) -> Self:
-        """What `n` messages took, by the clock and in CPU seconds."""
+        """Return the result for `n` messages from seconds, CPU seconds and bytes of memory."""
         return cls(n / seconds, client / n * 1e6, server / n * 1e6, peak)

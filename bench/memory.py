@@ -1,11 +1,11 @@
-"""What memory a drain through Spark takes, beside ever larger backlogs and batches: it should not grow with either.
+"""Measure the memory of a drain through Spark: it should not grow with the backlog or the batch.
 
     python bench/memory.py                           all three stores
-    python bench/memory.py --only redis --docs       one store; --docs renews docs/benchmarks.md
+    python bench/memory.py --only redis --docs       one store; --docs updates docs/benchmarks.md
 
-A query drains a queue of messages of 100 bytes, in batches of at most so many; meanwhile the resident memory of its
-Python processes is looked at: of the reader, which plans and reserves, and of the workers, which fetch. Each drain
-has a Spark session of its own, for a worker that has worked before keeps some of what it took then.
+A query drains messages of 100 bytes in batches of several sizes. The benchmark samples the resident
+memory of its Python processes: the reader, which plans and reserves, and the workers, which fetch.
+Each drain has its own Spark session, because a worker keeps memory of earlier work.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import psutil
 from common import STORES, arguments, check, databases, keep, say, session, setup, turns
-from curves import Point, pour
+from curves import Point, push_documents
 from meter import READER, WORKERS, python_processes
 from report import Table, aligned, piped, renew
 
-#: Seconds between two looks at the memory.
-LOOK = 0.05
+#: Seconds between two samples of the memory.
+SAMPLE_S = 0.05
 
-#: The most messages of a micro-batch.
+#: Maximum messages of a micro-batch.
 BATCHES = (10_000, 50_000, 250_000)
 
-#: What part of the largest backlog a smaller one is, and the larger one: MongoDB is slow to fill.
+#: Divisors of --messages for the smaller and the larger backlog. MongoDB is slow to fill.
 PARTS = dict.fromkeys(STORES, (10, 1)) | {"mongodb": (10, 5)}
 
 #: Backlog and batch.
 Size = tuple[int, int]
 
-#: Bytes at the peak, of READER and of the largest of the WORKERS.
+#: Peak bytes of READER, and of the largest of the WORKERS.
 Peaks = dict[str, int]
 
 
 def drain(url: str, folder: Path, backlog: int, batch: int) -> tuple[str, Peaks]:
-    """Drain so many messages; gives what it ran on, and the peaks."""
+    """Drain `backlog` messages in batches. Return the setup and the peaks."""
     peaks: Peaks = {READER: 0, WORKERS: 0}
     spark = session()
     with closing(Point(url, folder)) as point:
-        pour(point, backlog)
+        push_documents(point, backlog)
         options: dict[str, Any] = {"url": point.url, "queue": point.queue, "numPartitions": 2}
         stream = spark.readStream.format("queue").options(**options, maxRecordsPerTrigger=batch).load()
         writer = stream.writeStream.format("noop").option("checkpointLocation", str(folder / point.queue))
@@ -58,8 +58,8 @@ def drain(url: str, folder: Path, backlog: int, batch: int) -> tuple[str, Peaks]
         while query.isActive:
             for name, size in resident():
                 peaks[name] = max(peaks[name], size)
-            time.sleep(LOOK)
-        query.awaitTermination()  # raises what it has failed with
+            time.sleep(SAMPLE_S)
+        query.awaitTermination()  # raises its error
         check(point.store.sizes(point.queue).total, 0)
     ran = setup(spark)
     spark.stop()
@@ -67,7 +67,7 @@ def drain(url: str, folder: Path, backlog: int, batch: int) -> tuple[str, Peaks]
 
 
 def resident() -> Iterator[tuple[str, int]]:
-    """Bytes of resident memory of Spark's Python processes, each worker by itself."""
+    """Yield name and resident bytes of each Python process of Spark."""
     for name, pid in python_processes():
         with suppress(psutil.NoSuchProcess):
             process = psutil.Process(pid)
@@ -75,29 +75,29 @@ def resident() -> Iterator[tuple[str, int]]:
                 yield name, one.memory_info().rss
 
 
-# --- what was found -------------------------------------------------------------------------------------------------
+# --- results --------------------------------------------------------------------------------------
 
 
 def table(found: dict[str, dict[Size, Peaks]]) -> Table:
-    """The peaks of each store by backlog and batch, and below how much larger the largest of each is."""
+    """Return the peaks of each store by backlog and batch, and the ratio of largest to smallest."""
     made: Table = [("peak", "backlog", "batch", "the reader", "the largest worker")]
     for store, peaks in found.items():
         for (backlog, batch), one in peaks.items():
-            told = (f"{one[name] / 2**20:,.0f} MB" for name in (READER, WORKERS))
-            made.append((store, f"{backlog:,}", f"{batch:,}", *told))
+            sizes = (f"{one[name] / 2**20:,.0f} MB" for name in (READER, WORKERS))
+            made.append((store, f"{backlog:,}", f"{batch:,}", *sizes))
         times = (f"{one:.2f}" for one in spread(peaks).values())
         made.append((f"{store}: largest to smallest", "", "", *times))
     return made
 
 
 def spread(peaks: dict[Size, Peaks]) -> dict[str, float]:
-    """How many times as large as the smallest peak of a process the largest is, whatever backlog and batch."""
+    """Return the ratio of the largest to the smallest peak of each process."""
     sizes = {name: [one[name] for one in peaks.values()] for name in (READER, WORKERS)}
     return {name: max(of) / min(of) for name, of in sizes.items()}
 
 
 def median(rounds: list[dict[Size, Peaks]]) -> dict[Size, Peaks]:
-    """The medians of all rounds, in the order of the sizes."""
+    """Return the medians of all rounds, ordered by size."""
     return {
         size: {name: round(statistics.median(one[size][name] for one in rounds)) for name in (READER, WORKERS)}
         for size in sorted(rounds[0])
@@ -106,9 +106,9 @@ def median(rounds: list[dict[Size, Peaks]]) -> dict[Size, Peaks]:
 
 def main() -> int:
     parser = arguments(__doc__ or "", messages=1_000_000, rounds=1, of="messages of the largest backlog")
-    parser.add_argument("--docs", action="store_true", help="renew docs/benchmarks.md")
+    parser.add_argument("--docs", action="store_true", help="update docs/benchmarks.md")
     args = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # removes what was made, as Ctrl-C does
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # cleans up, as Ctrl-C does
     rounds: dict[str, list[dict[Size, Peaks]]] = {}
     with tempfile.TemporaryDirectory(prefix="spark-queue-bench-") as name:
         for store, url in databases(name, args.only or list(STORES)).items():
@@ -118,8 +118,8 @@ def main() -> int:
                 peaks = {}
                 for size in turns(sizes, number):
                     ran, peaks[size] = drain(url, Path(name), *size)
-                    told = ", ".join(f"{one} {taken / 2**20:,.0f} MB" for one, taken in peaks[size].items())
-                    say(f"round {number + 1} {store}: {size[0]:,} in batches of {size[1]:,}: {told}")
+                    shown = ", ".join(f"{one} {taken / 2**20:,.0f} MB" for one, taken in peaks[size].items())
+                    say(f"round {number + 1} {store}: {size[0]:,} in batches of {size[1]:,}: {shown}")
                 rounds.setdefault(store, []).append(peaks)
     found = {store: median(of_store) for store, of_store in rounds.items()}
     print(ran, *aligned(table(found)), sep="\n")

@@ -1,4 +1,4 @@
-"""What a piece of work takes: time, CPU of the client's processes and of the server, memory."""
+"""Measure time, memory, and CPU of the client's processes and the server."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Any, Self
 
 import psutil
 
-#: Seconds between two looks at the memory.
-LOOK = 0.1
+#: Seconds between two samples of the memory.
+SAMPLE_S = 0.1
 
 READER, WORKERS = "reader", "workers"
 
 
 class Meter:
-    """Measures what happens inside of its `with` block.
+    """Measures its `with` block.
 
-    `seconds` by the clock; `client` and `server`: CPU seconds; `peak`: the most bytes of resident memory at a time.
-    The client is this process, and all below it where `tree` is true (Spark's JVM and its Python processes). Pages
-    that processes share count for each. A server of which nothing is known, SQLite's, takes 0 seconds: its work is
-    the client's.
+    `seconds` is wall-clock time, `client` and `server` are CPU seconds, and `peak` is the maximum
+    resident memory in bytes. The client is this process and, if `tree` is true, all processes below
+    it (Spark's JVM and Python processes). Memory that processes share counts for each. SQLite has
+    no server: its work is part of the client's, and `server` is 0.
     """
 
     def __init__(self, server: Callable[[], float], *, tree: bool) -> None:
@@ -52,7 +52,7 @@ class Meter:
         return [self._me, *(self._me.children(recursive=True) if self._tree else ())]
 
     def _cpu(self) -> float:
-        """CPU seconds so far; those of a process that has ended are told by its parent."""
+        """Return the CPU seconds so far. The parent of a process that ended reports its seconds."""
         total = 0.0
         for one in self._processes():
             with suppress(psutil.NoSuchProcess):
@@ -69,12 +69,12 @@ class Meter:
                 with suppress(psutil.NoSuchProcess):
                     resident += one.memory_info().rss
             self.peak = max(self.peak, resident)
-            if self._done.wait(LOOK):
+            if self._done.wait(SAMPLE_S):
                 return
 
 
 def python_processes() -> Iterator[tuple[str, int]]:
-    """Spark's Python processes below this one: the READER of each query, and the one whose children are WORKERS."""
+    """Yield Spark's Python processes: the READER of each query, and the parent of the WORKERS."""
     for one in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):
             command = " ".join(one.cmdline())
@@ -85,12 +85,12 @@ def python_processes() -> Iterator[tuple[str, int]]:
 
 
 def server_cpu(url: str) -> Callable[[], float]:
-    """What tells the CPU seconds that the server at this URL has taken since it started."""
+    """Return a function that returns the CPU seconds of a server since its start."""
     scheme = url.partition(":")[0]
     if scheme == "redis":
         from redis import Redis
 
-        return partial(redis_cpu, Redis.from_url(url, socket_timeout=60))  # a disk may stop it for a while
+        return partial(redis_cpu, Redis.from_url(url, socket_timeout=60))  # a slow disk may block it
     if scheme == "mongodb":
         from pymongo import MongoClient
 
@@ -99,12 +99,12 @@ def server_cpu(url: str) -> Callable[[], float]:
 
 
 def redis_cpu(client: Any) -> float:
-    """CPU seconds that the server of this client says to have taken since it started."""
-    told = client.info("cpu")
-    return float(told["used_cpu_user"] + told["used_cpu_sys"])
+    """Return the CPU seconds of the server since its start, as it reports them."""
+    info = client.info("cpu")
+    return float(info["used_cpu_user"] + info["used_cpu_sys"])
 
 
 def mongodb_cpu(client: Any) -> float:
-    """CPU seconds that the server of this client says to have taken since it started."""
-    told = client.admin.command("serverStatus")["extra_info"]
-    return float(told["user_time_us"] + told["system_time_us"]) / 1e6
+    """Return the CPU seconds of the server since its start, as it reports them."""
+    info = client.admin.command("serverStatus")["extra_info"]
+    return float(info["user_time_us"] + info["system_time_us"]) / 1e6

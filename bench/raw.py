@@ -1,8 +1,8 @@
-"""What the bare drivers do: the limit that everything else is measured against.
+"""Queues on the bare drivers: the reference for all other rates.
 
-Each loop keeps one record per message, as the layouts do, and does what a careful user of the driver would: batches
-of 10,000, one index, the durability that the store promises. It checks nothing, survives nothing and knows no
-Spark.
+Each loop keeps one record per message, as the layouts do, and works as a careful user of the driver
+would: batches of 10,000, one index, the durability of the store. It checks nothing, survives no
+failure and does not use Spark.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ BATCH = 10_000
 
 
 class Raw(Protocol):
-    """A queue by the bare driver."""
+    """A queue on the bare driver."""
 
     def push(self, payloads: Sequence[bytes]) -> None:
-        """Insert all, in batches."""
+        """Insert all payloads in batches."""
 
     def claim(self) -> int:
-        """Claim and read a batch, and give the number of messages."""
+        """Claim and read a batch, and return the number of messages."""
 
     def commit(self) -> None:
-        """Remove what was claimed."""
+        """Remove the claimed messages."""
 
     def close(self) -> None:
-        """Remove what was made."""
+        """Remove the queue."""
 
 
 def drain(raw: Raw) -> int:
-    """Claim, read and remove until nothing is left; give the number of messages."""
+    """Claim, read and remove until nothing is left. Return the number of messages."""
     done = 0
     while claimed := raw.claim():
         done += claimed
@@ -43,20 +43,20 @@ def drain(raw: Raw) -> int:
 
 
 def raw_of(scheme: str, url: str, folder: Path) -> Raw:
-    """A new queue of this store; one of SQLite lies in the folder."""
+    """Return a new queue of this store. The file of SQLite is in the folder."""
     if scheme == "sqlite":
         return RawSqlite(folder)
     return RawMongo(url) if scheme == "mongodb" else RawRedis(url)
 
 
 def batches(payloads: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    """The payloads, BATCH by BATCH."""
+    """Yield the payloads in slices of BATCH."""
     for first in range(0, len(payloads), BATCH):
         yield payloads[first : first + BATCH]
 
 
 class RawSqlite:
-    """A table with a unique id for each message, as the other two have by nature, and an index on maturity."""
+    """A table with a unique id per message, as the other two have, and an index on maturity."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / f"raw-{uuid.uuid4().hex[:8]}.db"
@@ -146,7 +146,7 @@ class RawMongo:
 
 
 class RawRedis:
-    """A sorted set by maturity and a hash of payloads, moved by Lua."""
+    """A sorted set by maturity and a hash of payloads, changed by Lua scripts."""
 
     PUSH = """
         local scores = {}
@@ -188,7 +188,8 @@ class RawRedis:
     def push(self, payloads: Sequence[bytes]) -> None:
         now, number = int(time.time() * 1000), 0
         for part in batches(payloads):
-            for chunk in (part[i : i + 2_500] for i in range(0, len(part), 2_500)):  # Lua unpacks some 8,000 values
+            # Lua unpacks at most about 8,000 values.
+            for chunk in (part[i : i + 2_500] for i in range(0, len(part), 2_500)):
                 arguments: list[Any] = [now]
                 for one in chunk:
                     number += 1

@@ -1,4 +1,4 @@
-"""The results of bench/run.py as tables on the terminal, and as docs/benchmarks.md with its charts."""
+"""Write the results of bench/run.py as tables to the terminal and to docs/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ Table = list[tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Results:
-    """What was measured.
+    """The results of a run.
 
-    `facts` of the run; for each store the `rounds`, each with what every way took, those of peers included; of each
-    peer of a store its `version`, `settings` and `jobs`; and why peers `failed`.
+    `facts` describe the run. `rounds` has, for each store and round, the measurement of each way,
+    peers included. `peers` has `version`, `settings` and `jobs` of each peer of a store. `failed`
+    has the errors of peers.
     """
 
     facts: dict[str, Any]
@@ -37,7 +38,7 @@ class Results:
 
     def as_json(self) -> dict[str, Any]:
         peers = {
-            store: {name: told | {"times as fast": self.times(store, name)} for name, told in of_store.items()}
+            store: {name: peer | {"times as fast": self.times(store, name)} for name, peer in of_store.items()}
             for store, of_store in self.peers.items()
         }
         found = {"ratios": self.ratios(), "peers": peers, "failed": self.failed, "rounds of": self.rounds}
@@ -47,20 +48,20 @@ class Results:
         return statistics.median(one[way][fact] for one in self.rounds[store])
 
     def ratio(self, store: str, way: str, other: str) -> float:
-        """How fast one way is beside another: the median of the ratios within a round, which had the same weather."""
+        """Return the rate of one way relative to another: the median ratio within a round."""
         return statistics.median(one[way]["rate"] / one[other]["rate"] for one in self.rounds[store])
 
     def times(self, store: str, peer: str) -> dict[str, float]:
-        """By layout, how many times as fast as this peer Spark drains a queue."""
+        """Return, by layout, the rate at which Spark drains a queue relative to this peer."""
         drain = f"{peer}, drain"
         return {layout: round(self.ratio(store, f"{who}, drain", drain), 1) for layout, who in BESIDE_PEERS.items()}
 
     def who(self, store: str) -> list[str]:
-        """Who pushed and drained, peers left out."""
+        """Return the names of all measured ways, without peers."""
         return [one for one in WHO if f"{one}, push" in self.rounds[store][0]]
 
     def ratios(self) -> dict[str, dict[str, float]]:
-        """By store and way of ours, how fast it is beside the bare driver."""
+        """Return the rate of each of our ways relative to the bare driver, by store."""
         return {
             store: {
                 f"{who}, {what}": round(self.ratio(store, f"{who}, {what}", f"{RAW}, {what}"), 3)
@@ -73,7 +74,7 @@ class Results:
 
 
 def rows(found: Results, store: str, what: str) -> Table:
-    """The table of one store, for `push` or `drain`."""
+    """Return the table of one store for `push` or `drain`."""
     made: Table = [(what, *HEAD)]
     for who in found.who(store):
         way = f"{who}, {what}"
@@ -83,13 +84,13 @@ def rows(found: Results, store: str, what: str) -> Table:
 
 
 def peer_rows(found: Results, store: str) -> Table:
-    """The table of the peers on one store."""
+    """Return the table of the peers on one store."""
     made: Table = [("peer", *PEERS_HEAD)]
-    for name, told in found.peers[store].items():
+    for name, peer in found.peers[store].items():
         *costs, _ = _costs(found, store, f"{name}, push")
         times = [f"{one:,.1f} times as fast" for one in found.times(store, name).values()]
         made.append((
-            name, f"{told['jobs']:,}", _rate(found, store, f"{name}, push"), *costs,
+            name, f"{peer['jobs']:,}", _rate(found, store, f"{name}, push"), *costs,
             _rate(found, store, f"{name}, drain"), *_costs(found, store, f"{name}, drain"), *times,
         ))  # fmt: skip
     return made
@@ -100,7 +101,7 @@ def _rate(found: Results, store: str, way: str) -> str:
 
 
 def _costs(found: Results, store: str, way: str) -> list[str]:
-    """CPU of client and server for a million messages, and memory."""
+    """Return CPU of client and server per million messages, and peak memory."""
     client, server, peak = (found.median(store, way, fact) for fact in ("client", "server", "peak"))
     return [f"{client:,.1f} s", f"{server:,.1f} s", f"{peak / 2**20:,.0f} MB"]
 
@@ -111,13 +112,13 @@ def _tables(found: Results, store: str) -> list[Table]:
 
 
 def _notes(found: Results, store: str) -> list[str]:
-    """How the peers of a store are set up, and what failed."""
-    told = [f"{name}, {peer['version']}: {peer['settings']}" for name, peer in found.peers.get(store, {}).items()]
-    return [*told, *(f"{name} was not measured: {why.splitlines()[0]}" for name, why in found.failed.items())]
+    """Return the settings of the peers of a store, and the errors of those that failed."""
+    settings = [f"{name}, {peer['version']}: {peer['settings']}" for name, peer in found.peers.get(store, {}).items()]
+    return [*settings, *(f"{name} was not measured: {why.splitlines()[0]}" for name, why in found.failed.items())]
 
 
 def as_text(found: Results) -> str:
-    """The tables for a terminal."""
+    """Return the tables for a terminal."""
     lines = [found.facts["setup"]]
     for store in found.rounds:
         for table in _tables(found, store):
@@ -128,7 +129,7 @@ def as_text(found: Results) -> str:
 
 
 def as_markdown(found: Results) -> str:
-    """The generated part of the page."""
+    """Return the generated part of the page."""
     facts = found.facts
     lines = [
         f"Measured on {facts['when']}: {facts['setup']}; {facts['messages']:,} messages, "
@@ -145,7 +146,7 @@ def as_markdown(found: Results) -> str:
 
 
 def aligned(table: Table) -> list[str]:
-    """The lines of a table for a terminal; its first row is the head."""
+    """Return the lines of a table for a terminal. Its first row is the header."""
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return [
         "  ".join(
@@ -157,27 +158,27 @@ def aligned(table: Table) -> list[str]:
 
 
 def piped(table: Table) -> list[str]:
-    """The lines of a table for Markdown."""
+    """Return the lines of a table for Markdown."""
     head, *rest = ("| " + " | ".join(row) + " |" for row in table)
     return [head, "|---" * len(table[0]) + "|", *rest]
 
 
 def part(name: str, page: Path = PAGE) -> str:
-    """Return a generated part of the page: the text between the marks of its name."""
+    """Return a generated part of the page: the text between the markers of its name."""
     return _parts(name, page)[1].strip()
 
 
 def renew(name: str, text: str, page: Path = PAGE) -> None:
-    """Write a generated part of the page: the text between the marks of its name."""
+    """Replace a generated part of the page: the text between the markers of its name."""
     before, _, after = _parts(name, page)
     page.write_text(f"{before}\n{text}\n{after}")
 
 
 def _parts(name: str, page: Path) -> tuple[str, str, str]:
-    """Return the page up to a part, the part, and what comes after it, each with its mark."""
+    """Return the text before a part, the part, and the text after it, with the markers outside."""
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     before, found, rest = page.read_text().partition(begin)
     text, ended, after = rest.partition(end)
     if not found or not ended:
-        raise SystemExit(f"{page} has no place for this part: {begin} and {end}")
+        raise SystemExit(f"{page} has no markers for this part; add {begin} and {end}")
     return before + begin, text, end + after

@@ -1,11 +1,14 @@
-"""REST: pushed, and reserved and committed, by one and by many, beside a server in keuss-server's form.
+"""Measure REST: push, and reserve and commit, of single messages and batches, compared with keuss.
 
-    python bench/rest.py --docs                   all stores; keuss on those that it has; renews docs/benchmarks.md
-    python bench/rest.py --load --seconds 60      64 clients on all stores at once: nothing lost, nothing shared
+    # all stores, and keuss on Redis and MongoDB; --docs updates docs/benchmarks.md
+    python bench/rest.py --docs
+    # 64 clients on all stores at once: fails if a message is lost or delivered to two clients
+    python bench/rest.py --load --seconds 60
 
-keuss-server itself is not on npm: beside us runs the real keuss 2.0.6 behind the least of an HTTP server in Node.js
-(`keuss_rest.js`), on the same database, called by the same client. It has no batches, so what we do in batches is
-compared with its single messages. Each rate is a median of rounds, in which both take turns.
+keuss-server is not on npm. Instead, the real keuss 2.0.6 runs behind a minimal HTTP server in
+Node.js (`keuss_rest.js`), on the same database and with the same client. It has no batches, so our
+batches are compared with its single messages. Each rate is a median of rounds, in which both take
+turns.
 """
 
 from __future__ import annotations
@@ -35,10 +38,10 @@ from spark_queue import open_store
 from tests.http_load import JSON, Caller, load
 from tests.serving import serving
 
-#: Connections that are used at once, and messages of a batch.
+#: Concurrent connections, and messages of a batch.
 CALLERS, BATCH = 16, 500
 
-#: keuss' backends in which the same layout is kept.
+#: Backends of keuss with the same layout.
 KEUSS = {"mongodb": "mongo", "redis": "redis-oq"}
 MODULES = ROOT / "tests" / "interop" / "keuss_driver" / "node_modules"
 
@@ -47,8 +50,8 @@ PAYLOAD = json.dumps({"n": 1, "carrier": "UA", "origin": "EWR", "text": "x" * 50
 Rates = dict[str, float]
 
 
-async def all_at_once(url: str, messages: int, each: int, step: Callable[[Caller], Awaitable[int]]) -> float:
-    """Messages a second, if CALLERS take turns with steps of so many messages each, until all are done."""
+async def rate_of(url: str, messages: int, each: int, step: Callable[[Caller], Awaitable[int]]) -> float:
+    """Run steps of `each` messages over CALLERS connections. Return messages per second."""
     steps, done = iter(range(0, messages, each)), 0
 
     async def work() -> None:
@@ -66,7 +69,7 @@ async def all_at_once(url: str, messages: int, each: int, step: Callable[[Caller
 
 
 async def singles(url: str, path: str, messages: int) -> Rates:
-    """Pushed one by one, then reserved and committed one by one."""
+    """Push messages one by one, then reserve and commit them one by one."""
 
     async def push(caller: Caller) -> int:
         status, _, _ = await caller.call("PUT", path, PAYLOAD, JSON)
@@ -79,12 +82,12 @@ async def singles(url: str, path: str, messages: int) -> Rates:
         status, _, _ = await caller.call("PATCH", f"{path}/commit/{headers['x-ks-id']}")
         return int(status == 204)
 
-    pushed = await all_at_once(url, messages, 1, push)
-    return {"push": pushed, "reserve+commit": await all_at_once(url, messages, 1, work)}
+    pushed = await rate_of(url, messages, 1, push)
+    return {"push": pushed, "reserve+commit": await rate_of(url, messages, 1, work)}
 
 
 async def batches(url: str, path: str, messages: int) -> Rates:
-    """The same in batches."""
+    """Push messages in batches, then reserve and commit them in batches."""
     body = b"[" + b",".join([b'{"payload":%b}' % PAYLOAD] * BATCH) + b"]"
 
     async def push(caller: Caller) -> int:
@@ -100,13 +103,13 @@ async def batches(url: str, path: str, messages: int) -> Rates:
         _, _, text = await caller.call("PATCH", f"{path}/commit", held, JSON)
         return int(json.loads(text)["committed"])
 
-    pushed = await all_at_once(url, messages, BATCH, push)
-    return {"push, batches": pushed, "reserve+commit, batches": await all_at_once(url, messages, BATCH, work)}
+    pushed = await rate_of(url, messages, BATCH, push)
+    return {"push, batches": pushed, "reserve+commit, batches": await rate_of(url, messages, BATCH, work)}
 
 
 @contextmanager
 def keuss(backend: str, url: str) -> Iterator[str]:
-    """keuss behind HTTP."""
+    """Start keuss behind HTTP, and yield its URL."""
     run = ["node", str(Path(__file__).with_name("keuss_rest.js")), backend, url]
     env = os.environ | {"NODE_PATH": str(MODULES)}
     with subprocess.Popen(run, stdout=subprocess.PIPE, text=True, env=env) as process:
@@ -118,10 +121,10 @@ def keuss(backend: str, url: str) -> Iterator[str]:
 
 
 def measure(store: str, url: str, messages: int, rounds: int) -> dict[str, Rates]:
-    """The medians of ours, and of keuss where it has such a store."""
+    """Return the medians of ours and, if keuss has this store, of keuss."""
     found: dict[str, list[Rates]] = {"ours": [], "keuss": []}
     with tempfile.TemporaryDirectory() as folder, serving(Path(folder), "--url", f"ns={url}") as server:
-        for number in range(rounds + 1):  # the first warms up
+        for number in range(rounds + 1):  # the first is the warm-up
             name = f"bench{uuid.uuid4().hex[:12]}"
             ours = asyncio.run(singles(server.url, f"/q/ns/{name}", messages))
             ours |= asyncio.run(batches(server.url, f"/q/ns/{name}", messages // BATCH * BATCH * 10))
@@ -139,7 +142,7 @@ def measure(store: str, url: str, messages: int, rounds: int) -> dict[str, Rates
 
 
 def under_load(urls: dict[str, str], seconds: float) -> None:
-    """64 clients on all stores; ends the program where something was lost, shared or refused."""
+    """Run 64 clients on all stores. Exit if a message is lost or shared, or a call fails."""
     name = f"bench{uuid.uuid4().hex[:12]}"
     spaces = [one for ns, url in urls.items() for one in ("--url", f"{ns}={url}")]
     with tempfile.TemporaryDirectory() as folder, serving(Path(folder), *spaces) as server:
@@ -158,9 +161,9 @@ def under_load(urls: dict[str, str], seconds: float) -> None:
 
 def main() -> int:
     parser = arguments(__doc__ or "", messages=1_000, rounds=3)
-    parser.add_argument("--load", action="store_true", help="64 clients on all stores at once, instead")
-    parser.add_argument("--docs", action="store_true", help="renew docs/benchmarks.md")
-    parser.add_argument("--seconds", type=float, default=60, help="of that (default %(default)s)")
+    parser.add_argument("--load", action="store_true", help="instead, run 64 clients on all stores at once")
+    parser.add_argument("--docs", action="store_true", help="update docs/benchmarks.md")
+    parser.add_argument("--seconds", type=float, default=60, help="duration of --load (default %(default)s)")
     args = parser.parse_args()
     print(setup_of())
     with tempfile.TemporaryDirectory(prefix="spark-queue-bench-") as folder:
@@ -172,17 +175,17 @@ def main() -> int:
         for store, url in urls.items():
             say(f"{store} …")
             results[store] = measure(store, url, args.messages, args.rounds)
-        told = table(results)
-        print(*aligned(told), sep="\n")
+        rows = table(results)
+        print(*aligned(rows), sep="\n")
         if args.docs:
             ran = f"{setup_of()}; {args.rounds} rounds of {args.messages:,} messages"
-            renew("rest", "\n".join([f"Measured on {datetime.now(UTC):%Y-%m-%d}: {ran}.", "", *piped(told)]))
+            renew("rest", "\n".join([f"Measured on {datetime.now(UTC):%Y-%m-%d}: {ran}.", "", *piped(rows)]))
     keep(args.json, results)
     return 0
 
 
 def table(results: dict[str, dict[str, Rates]]) -> Table:
-    """Messages a second by store and way, and how many times keuss' that is."""
+    """Return messages per second by store and way, and the ratio to keuss."""
     rows = []
     for store, found in results.items():
         for way, rate in found["ours"].items():

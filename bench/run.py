@@ -1,20 +1,28 @@
-"""What a message costs: the bare driver, our client, Spark, Spark's own ceiling and peers, side by side in one run.
+"""Measure the cost of a message: bare driver, our client, Spark, Spark's ceiling and peers.
 
-    python bench/run.py                                     all three stores, 3 rounds of 100,000 messages
-    python bench/run.py --only redis --messages 50000       one store
-    python bench/run.py --only redis --peers rq,huey        and two of its peers; --no-peers leaves them all out
-    python bench/run.py --json results.json --docs          keep the results, and renew docs/benchmarks.md
+    # all three stores, 3 rounds of 150,000 messages
+    python bench/run.py
+    # one store
+    python bench/run.py --only redis --messages 50000
+    # one store and two of its peers; --no-peers: none
+    python bench/run.py --only redis --peers rq,huey
+    # write the results, and update docs/benchmarks.md
+    python bench/run.py --json results.json --docs
 
-Everything is done in turns, in another order each round, after a round that does not count; what is told is the
-median of the rounds, and of ratios the median of those within a round. Machines are noisy and differ: a ratio holds
-where a rate does not. One record per message, 100 bytes of JSON. Clients work in batches of 10,000; through Spark,
-messages are drained in batches of 50,000 (MongoDB) or 250,000 (SQLite and Redis, which have five times as many) into
-a sink that does nothing, and the first batch is not counted: it pays for the start of the workers. Spark's ceiling is
-a source in Python that has the same rows at once, and a sink that drops them. Peers are other work queues on the same
-servers, with jobs that do nothing, set up as their own documentation advises for many short jobs (see `PEERS` in
-bench/peers); their programs start anew in each round, so they take no part in the one that does not count. The
-servers are those of SPARK_QUEUE_MONGODB_URL and SPARK_QUEUE_REDIS_URL, or of `make services`; `make peers` installs
-the peers.
+All ways run in each round, in another order, after a warm-up round. A rate is the median of the
+rounds, a ratio the median of the ratios within a round. Machines are noisy and differ, so compare
+ratios, not rates.
+
+A message is one record and 100 bytes of JSON. Clients work in batches of 10,000. Spark drains
+batches of 50,000 on MongoDB, and 250,000 on SQLite and Redis, which have five times as many
+messages. Its sink does nothing, and the first batch is not counted, because it starts the workers.
+Spark's ceiling is a source in Python that has the same rows at once, and a sink that drops them.
+
+Peers are other work queues on the same servers. Their jobs do nothing, and they are set up as their
+documentation advises for many short jobs (see `PEERS` in bench/peers). Their programs start in each
+round, so they need no warm-up. `make peers` installs them.
+
+The servers are those of SPARK_QUEUE_MONGODB_URL and SPARK_QUEUE_REDIS_URL, or of `make services`.
 """
 
 from __future__ import annotations
@@ -43,7 +51,7 @@ from tests.services import service_urls
 
 
 class Step(NamedTuple):
-    """What takes its turn in a round: one way of ours, or a peer, which pushes and drains in one go."""
+    """One step of a round: one of our ways, or a peer, which pushes and drains."""
 
     name: str
     measure: Callable[[], dict[str, Measured]]
@@ -54,7 +62,7 @@ def of_ours(ways: Ways, way: Way, messages: int) -> dict[str, Measured]:
 
 
 def of_peer(found: Results, store: str, name: str) -> dict[str, Measured]:
-    """What a peer took; its version is kept with the results. One that fails is told, and left out from then on."""
+    """Measure a peer, and keep its version. If it fails, report it and exclude it."""
     try:
         run = peers.measure(name, service_urls(), found.peers[store][name]["jobs"])
     except peers.PeerError as exc:
@@ -67,38 +75,38 @@ def of_peer(found: Results, store: str, name: str) -> dict[str, Measured]:
 
 
 def chosen(names: Sequence[str] | None, stores: Sequence[str]) -> dict[str, list[str]]:
-    """The peers of each store, of all that are named, or else of all; each must be ready before the run begins."""
+    """Return the peers of each store, of `names` or of all. Exit if one of them is not ready."""
     found: dict[str, list[str]] = {store: [] for store in stores}
     for name in peers.PEERS if names is None else names:
         server = peers.PEERS[name].server
         if server in found:
             found[server].append(name)
         elif names is not None:
-            raise SystemExit(f"{name} is a peer on {server}, which --only leaves out")
+            raise SystemExit(f"{name} is a peer on {server}, which --only excludes")
     try:
         for name in itertools.chain(*found.values()):
             peers.ready(name, service_urls())
     except peers.PeerError as exc:
-        raise SystemExit(f"{exc}; or leave peers out: --no-peers, or --peers with the names of some") from None
+        raise SystemExit(f"{exc}; or use --no-peers, or --peers with other names") from None
     return found
 
 
 def main() -> int:
     parser = arguments(__doc__ or "", messages=150_000, rounds=3)
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--peers", type=peers.names, metavar="NAMES", help="these peers only, between commas")
+    which.add_argument("--peers", type=peers.names, metavar="NAMES", help="these peers only, comma-separated")
     which.add_argument("--no-peers", dest="peers", action="store_const", const=[], help="no peers")
     parser.add_argument(
         "--jobs",
         type=int,
         default=peers.JOBS,
-        help="jobs of a peer per round, fewer of slow ones (default %(default)s)",
+        help="jobs of a peer per round, fewer for slow peers (default %(default)s)",
     )
-    parser.add_argument("--docs", action="store_true", help="renew docs/benchmarks.md and its pictures")
+    parser.add_argument("--docs", action="store_true", help="update docs/benchmarks.md and its charts")
     args = parser.parse_args()
-    if args.jobs < peers.LEAST:
-        parser.error(f"--jobs begins at {peers.LEAST}")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the programs of peers, as Ctrl-C does
+    if args.jobs < peers.MIN_JOBS:
+        parser.error(f"--jobs must be {peers.MIN_JOBS} or more")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops peers, as Ctrl-C does
     wanted = args.only or list(STORES)
     beside = chosen(args.peers, wanted)
     spark = session()
@@ -107,16 +115,16 @@ def main() -> int:
         "rounds": args.rounds,
     }  # fmt: skip
     say(f"{facts['setup']}; {args.messages:,} messages, {args.rounds} rounds")
-    told = {
+    settings = {
         store: {name: {"jobs": peers.jobs(name, args.jobs), "settings": peers.PEERS[name].settings} for name in names}
         for store, names in beside.items()
     }
-    found = Results(facts, {one: [] for one in wanted}, told)
+    found = Results(facts, {one: [] for one in wanted}, settings)
     with tempfile.TemporaryDirectory(prefix="spark-queue-bench-") as folder:
         stores = {one: Ways(spark, one, url, Path(folder)) for one, url in databases(folder, wanted).items()}
         for number in range(args.rounds + 1):
             for store, ways in stores.items():
-                messages = args.messages if number else args.messages // 5  # warm is warm
+                messages = args.messages if number else args.messages // 5  # enough to warm up
                 steps = [Step(str(one), partial(of_ours, ways, one, messages)) for one in ways.names()]
                 if number:
                     steps += [Step(name, partial(of_peer, found, store, name)) for name in found.peers[store]]

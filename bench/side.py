@@ -1,12 +1,15 @@
-"""One side of a comparison of commits: measures the ways of one version of the code. bench/commits.py starts it.
+"""Measure one version of the code, as one side of a comparison. bench/commits.py starts it.
 
     python bench/side.py CODE BENCH FOLDER
 
-CODE is the folder of the packages to be measured, BENCH that of the programs that measure, FOLDER is for what they
-write. The first line
-of the output says what is measured: `ways`, and the spark_queue that each process `imported`. Then each line of the
-input is a request, {"store", "url", "way", "messages"}, and is answered by a line with its `rate`. It ends when its
-input does. If BENCH needs what CODE lacks, a line names that, as `lacks`, and it ends as well.
+CODE is the folder of the packages to measure, BENCH that of the benchmarks, FOLDER that of their
+output. All lines of stdin and stdout are JSON:
+
+* The first line of stdout has the `ways`, and the spark_queue that each process `imported`.
+* Each line of stdin is a request, {"store", "url", "way", "messages"}. The answer has its `rate`.
+* If BENCH uses names that CODE does not have, a line names the first in `lacks`, and it exits.
+
+It exits at the end of stdin.
 """
 
 from __future__ import annotations
@@ -19,18 +22,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-#: From queue to queue through Spark, which bench/delivery.py measures.
+#: The way from queue to queue through Spark, which bench/delivery.py measures.
 MOVE = "Spark, queue to queue"
-#: Batches of a query that are measured. They are smaller than those of bench/run.py: what a batch costs counts, too.
+#: Measured batches of a query. They are smaller than those of bench/run.py, because the fixed cost
+#: of a batch counts, too.
 BATCHES = 4
-#: Messages come in multiples of this: a batch is then one of whole buckets, as bench/common.py fills them.
+#: Messages are a multiple of this, so that each batch has whole buckets, as in bench/common.py.
 STEP = BATCHES * 1_000
-#: What an exception looks like if the benchmarks are newer than the code.
+#: Exceptions that occur if the benchmarks are newer than the code.
 TOO_NEW = (ImportError, AttributeError, NameError, TypeError)
 
 
 def main() -> int:
-    # Only answers go to stdout. What Spark's processes print goes to stderr.
+    # Only answers go to stdout. The output of Spark's processes goes to stderr.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
@@ -48,11 +52,11 @@ def main() -> int:
 
 
 def serve(code: Path, bench: Path, folder: Path, answer: Callable[..., None]) -> None:
-    """Start Spark with this code, and measure what is asked for."""
-    # An older commit may come with its own programs, so this folder comes last.
+    """Start Spark with this code, and answer requests."""
+    # An older commit may have benchmarks of its own, so this folder comes last.
     path = [str(code), str(bench), str(Path(__file__).resolve().parent)]
     sys.path[:] = [*path, *(one for one in sys.path if one not in path)]
-    # bench/common.py puts its own checkout first on the path. What is imported before that stays.
+    # bench/common.py puts its own checkout first on the path: a copy without packages.
     from common import session
 
     import pyspark_queue  # noqa: F401
@@ -65,7 +69,7 @@ def serve(code: Path, bench: Path, folder: Path, answer: Callable[..., None]) ->
     found = {"driver": imported(), **imported_by_spark(spark, folder)}
     wanted = f"{__version__} {code / 'spark_queue'}"
     if wrong := {process: one for process, one in found.items() if one != wanted}:
-        raise SystemExit(f"processes have not imported {wanted} but {wrong}")
+        raise SystemExit(f"processes must import {wanted}, but have imported {wrong}")
     side = Side(spark, folder)
     answer(ways=names(), imported=found)
     for line in sys.stdin:
@@ -74,7 +78,7 @@ def serve(code: Path, bench: Path, folder: Path, answer: Callable[..., None]) ->
 
 
 def names() -> list[str]:
-    """Return the names of all ways of ours that the benchmarks on the path can measure."""
+    """Return the names of all our ways that the benchmarks on the path can measure."""
     import ways
 
     pushes_and_drains = [f"{who}, {what}" for what in ("push", "drain") for who in ways.OURS]
@@ -82,7 +86,7 @@ def names() -> list[str]:
 
 
 class Side:
-    """Measures ways by their names."""
+    """Measures ways by name."""
 
     def __init__(self, spark: Any, folder: Path) -> None:
         self.spark, self.folder = spark, folder

@@ -1,12 +1,12 @@
-"""Where the time of a message goes, stage by stage: in the client, in a micro-batch, in Spark's Python processes.
+"""Measure the time of a message by stage: client, micro-batch, and Spark's Python processes.
 
     python bench/stages.py                           all three stores
-    python bench/stages.py --only redis --docs       one store; --docs renews docs/benchmarks.md
+    python bench/stages.py --only redis --docs       one store; --docs updates docs/benchmarks.md
 
-The client's calls are timed one by one, with the CPU that client and server take for each. A micro-batch tells
-itself what it does when (`durationMs`). What the Python processes of a query do meanwhile, its reader and its
-workers, py-spy looks at a hundred times a second: each look that finds them at work counts for the deepest
-function that RULES knows.
+The client's calls are timed one by one, with the CPU of client and server. Spark reports the phases
+of a micro-batch (`durationMs`). py-spy samples the Python processes of a query, its reader and its
+workers, a hundred times a second. A sample of a process at work counts for the deepest function
+that RULES matches.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from ways import SCALES, TRIGGER
 from spark_queue import open_store
 from spark_queue.stores.base import Store
 
-#: Looks per second, and the fewest that are worth telling.
-LOOKS, FEWEST = 100, 50
+#: Samples per second, and the minimum number of them for a table.
+SAMPLES_PER_S, MIN_SAMPLES = 100, 50
 
-#: What a function is about, by its file; the first rule that fits the deepest frame counts.
+#: Kinds of work, by the file of a function. The first rule that matches the deepest frame counts.
 RULES = {
     "rows into Arrow": r"stores/\w+/(documents|records)\.py|spark_queue/messages/|bson/|orjson",
     "columns of the DataFrame": r"spark_queue/spark/(schema|typed_json)\.py",
@@ -51,7 +51,7 @@ RULES = {
 }
 OTHER = "Python itself"
 
-#: What Spark's own names for the phases of a micro-batch mean here.
+#: Descriptions of Spark's phases of a micro-batch.
 PHASES = {
     "latestOffset": "commit the last batch, reserve the next",
     "addBatch": "the tasks: fetch, hand over, the sink",
@@ -64,15 +64,15 @@ PHASES = {
 
 @dataclass
 class Stages:
-    """What was found: microseconds per message, and shares."""
+    """Results: microseconds per message, and shares of samples."""
 
     calls: dict[str, tuple[float, float, float]] = field(default_factory=dict)
     phases: dict[str, float] = field(default_factory=dict)
-    looks: dict[str, dict[str, float]] = field(default_factory=dict)
+    samples: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 def calls(url: str, n: int) -> dict[str, tuple[float, float, float]]:
-    """What each call of the client takes: microseconds per message by the clock, of its CPU, of the server's."""
+    """Return microseconds per message of each client call: wall-clock, client CPU, server CPU."""
     queue, server = f"bench{uuid.uuid4().hex[:8]}", server_cpu(url)
     spent: dict[str, list[float]] = {name: [0.0, 0.0, 0.0] for name in ("push", "reserve", "fetch", "commit")}
 
@@ -99,14 +99,14 @@ def calls(url: str, n: int) -> dict[str, tuple[float, float, float]]:
 
 
 def fetched(store: Store, queue: str, tag: str) -> int:
-    """Read what a tag holds, and give the number of messages."""
+    """Read the messages of a tag, and return their number."""
     return sum(page.num_rows for page in store.fetch(queue, tag))
 
 
 def drain(
     spark: SparkSession, url: str, folder: Path, n: int, trigger: int
 ) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
-    """Drain `n` messages through Spark: the phases of its batches, and what its Python processes do."""
+    """Drain `n` messages through Spark. Return the phases of batches, and the work of processes."""
     queue = f"bench{uuid.uuid4().hex[:8]}"
     with open_store(url) as store:
         try:
@@ -118,45 +118,54 @@ def drain(
             query = writer.trigger(availableNow=True).start()
             while query.isActive and not query.recentProgress:
                 time.sleep(0.05)
-            lookers = {name: Looker(pid, folder) for name, pid in python_processes()}
+            samplers = {name: Sampler(pid, folder) for name, pid in python_processes()}
             query.awaitTermination()
-            seen = {name: looker.shares() for name, looker in lookers.items()}
+            seen = {name: sampler.shares() for name, sampler in samplers.items()}
             steady = [one for one in query.recentProgress if one["numInputRows"]][1:]
             check(store.sizes(queue).total, 0)
         finally:
             store.drop(queue)
     phases = {
-        told: statistics.median(one["durationMs"].get(name, 0) / one["numInputRows"] * 1000 for one in steady)
-        for name, told in PHASES.items()
+        text: statistics.median(one["durationMs"].get(name, 0) / one["numInputRows"] * 1000 for one in steady)
+        for name, text in PHASES.items()
     }
     return phases, seen
 
 
-class Looker:
-    """py-spy at a process and its children, until they end or it is asked."""
+class Sampler:
+    """py-spy on a process and its children, until they end or `shares` is called."""
 
     def __init__(self, pid: int, folder: Path) -> None:
-        self._file = folder / f"looks-{pid}"
+        self._file = folder / f"samples-{pid}"
         program = [str(Path(sys.executable).with_name("py-spy")), "record", "--pid", str(pid), "--subprocesses"]
-        program += ["--rate", str(LOOKS), "--format", "raw", "--output", str(self._file), "--duration", "3600"]
+        program += [
+            "--rate",
+            str(SAMPLES_PER_S),
+            "--duration",
+            "3600",
+            "--format",
+            "raw",
+            "--output",
+            str(self._file),
+        ]
         self._process = subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
     def shares(self) -> dict[str, float]:
-        """The share of each kind of work in what was seen at work, in order, and (`looks`) how often that was."""
+        """Return the share of each kind of work, largest first, and the number of `samples`."""
         self._process.send_signal(signal.SIGINT)
-        _, told = self._process.communicate(timeout=60)
+        _, errors = self._process.communicate(timeout=60)
         if not self._file.exists():
-            raise SystemExit(f"py-spy could not look at a Python process of Spark: {told}")
+            raise SystemExit(f"py-spy could not sample a Python process of Spark: {errors}")
         found: Counter[str] = Counter()
         for line in self._file.read_text().splitlines():
             stack, _, number = line.rpartition(" ")
             found[kind(stack.split(";"))] += int(number)
         total = sum(found.values())
-        return {name: number / total for name, number in found.most_common()} | {"looks": total}
+        return {name: number / total for name, number in found.most_common()} | {"samples": total}
 
 
 def kind(stack: list[str]) -> str:
-    """What a stack is about."""
+    """Return the kind of work of a stack."""
     for frame in reversed(stack):
         for name, pattern in RULES.items():
             if re.search(pattern, frame):
@@ -165,15 +174,15 @@ def kind(stack: list[str]) -> str:
 
 
 def tables(found: Stages) -> list[list[tuple[str, ...]]]:
-    """What was found, to be told."""
+    """Return the tables of the results."""
     made: list[list[tuple[str, ...]]] = [[("the client's call", "µs by the clock", "client CPU", "server CPU")]]
     made[0] += [(name, *(f"{one:.2f}" for one in taken)) for name, taken in found.calls.items()]
     made[0].append(("all", *(f"{sum(column):.2f}" for column in zip(*found.calls.values(), strict=True))))
     made.append([("phase of a micro-batch", "µs")])
     made[1] += [(name, f"{one:.2f}") for name, one in found.phases.items()]
-    for process, shares in found.looks.items():
-        kinds = {name: share for name, share in shares.items() if name != "looks"}
-        if shares["looks"] >= FEWEST:
+    for process, shares in found.samples.items():
+        kinds = {name: share for name, share in shares.items() if name != "samples"}
+        if shares["samples"] >= MIN_SAMPLES:
             made.append([(f"the {process} at work", "share")])
             made[-1] += [(name, f"{share:.0%}") for name, share in kinds.items()]
     return made
@@ -181,7 +190,7 @@ def tables(found: Stages) -> list[list[tuple[str, ...]]]:
 
 def main() -> int:
     parser = arguments(__doc__ or "", messages=200_000, rounds=1)
-    parser.add_argument("--docs", action="store_true", help="renew docs/benchmarks.md")
+    parser.add_argument("--docs", action="store_true", help="update docs/benchmarks.md")
     args = parser.parse_args()
     spark = session()
     found: dict[str, Stages] = {}
@@ -191,12 +200,12 @@ def main() -> int:
             n, trigger = args.messages * SCALES[store], TRIGGER * SCALES[store]
             say(f"{store}: {args.messages:,} messages by the client, {n:,} through Spark")
             calls(url, BATCH)  # warm up
-            phases, looks = drain(spark, url, folder, n + trigger, trigger)
-            found[store] = Stages(calls(url, args.messages), phases, looks)
-    told = setup(spark)
+            phases, samples = drain(spark, url, folder, n + trigger, trigger)
+            found[store] = Stages(calls(url, args.messages), phases, samples)
+    ran = setup(spark)
     spark.stop()
-    print(told)
-    lines = [f"Measured with {told}; times are for one message."]
+    print(ran)
+    lines = [f"Measured with {ran}; times are for one message."]
     for store, stages in found.items():
         lines += ["", f"### Stages on {store}"]
         for table in tables(stages):

@@ -1,4 +1,4 @@
-"""The ways to push and to drain messages: the bare driver, our client, Spark, and Spark's ceiling."""
+"""Ways to push and drain messages: the bare driver, our client, Spark, and Spark's ceiling."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ from spark_queue.messages.buckets import Layout
 from spark_queue.options.url import StoreUrl
 from spark_queue.options.values import AT_LEAST_ONCE, EXACTLY_ONCE
 
-#: Messages in a micro-batch, and how many times as many where they are fast: a micro-batch takes a third of a second,
-#: whatever is in it, so it should hold what takes a second or two. As many times as many messages are measured, too.
+#: Messages of a micro-batch, and its scale on each store and in buckets. A micro-batch has a fixed
+#: cost of a third of a second, so it should hold one or two seconds of work. The number of measured
+#: messages has the same scale.
 TRIGGER = 50_000
 SCALES = {"mongodb": 1, "sqlite": 5, "redis": 5}
 BUCKETS_SCALE = 10
 
-#: Batches that are there beside those that are measured: one before, which pays for the start of the workers, and two
-#: after, so that the last one is like the others, for which the next is reserved.
+#: Batches in the queue that are not measured. One comes before, because it starts the workers. Two
+#: come after, because each batch also reserves the next one.
 BESIDE = 3
 
 
 @dataclass(frozen=True)
 class Way:
-    """One way to do one thing: `what` is push or drain."""
+    """One way, `who`, to do one thing: `what` is push or drain."""
 
     who: str
     what: str
@@ -45,7 +46,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Through:
-    """How we go about it: in Spark's partitions, or (0) by our client."""
+    """Settings of one of our ways. `partitions` of Spark; 0: our client."""
 
     partitions: int
     delivery: str = AT_LEAST_ONCE
@@ -65,16 +66,16 @@ WHO = (RAW, *OURS, CEILING, LARGE_CEILING)
 
 
 def ceiling_of(who: str) -> str:
-    """The most that Spark could do in the same batches."""
+    """Return the ceiling of Spark in batches of the same size."""
     return LARGE_CEILING if who == LARGE_CEILING or in_buckets(who) else CEILING
 
 
 def in_buckets(who: str) -> bool:
-    """Whether it keeps many messages in a record."""
+    """Return whether this way keeps messages in buckets."""
     return who in OURS and OURS[who].layout != "single"
 
 
-#: What peers are compared with: how messages lie in the database, and who drains them.
+#: Our ways that peers are compared with, by layout.
 BESIDE_PEERS = {
     "one record per message": f"Spark, 2 partitions, {AT_LEAST_ONCE}",
     "buckets": f"Spark, buckets, {AT_LEAST_ONCE}",
@@ -82,18 +83,18 @@ BESIDE_PEERS = {
 
 
 class Ways:
-    """All ways of one store. Queues are those of a run, and dropped after it."""
+    """All ways of one store. Each measurement has its own queue, and drops it."""
 
     def __init__(self, spark: SparkSession, scheme: str, url: str, folder: Path) -> None:
         self.spark, self.scheme, self.url, self.folder = spark, scheme, url, folder
         self._server = server_cpu(StoreUrl.parse(url).url)
 
     def names(self) -> list[Way]:
-        """What can be measured, a push before its drain."""
+        """Return all ways, pushes first."""
         return [Way(who, what) for what in ("push", "drain") for who in WHO]
 
     def measure(self, way: Way, n: int) -> Measured:
-        """Do it with `n` messages, or as many times as many as its scale says."""
+        """Measure a way with `n` messages, times its scale."""
         queue = f"bench{uuid.uuid4().hex[:8]}"
         scale = self._scale(way)
         n *= scale
@@ -120,13 +121,13 @@ class Ways:
         return BUCKETS_SCALE if ceiling_of(way.who) == LARGE_CEILING else SCALES[self.scheme]
 
     def _metered(self, n: int, *, tree: bool, work: Callable[[], float | None]) -> Measured:
-        """What work with `n` messages took, which may tell its rate itself."""
+        """Run work on `n` messages, and return its result. Work may return its own rate."""
         with Meter(self._server, tree=tree) as meter:
             rate = work()
         found = Measured.of(n, seconds=meter.seconds, client=meter.client, server=meter.server, peak=meter.peak)
         return replace(found, rate=rate) if rate else found
 
-    # --- in this process ----------------------------------------------------------------------------------------
+    # --- in this process --------------------------------------------------------------------------
 
     def _raw(self, what: str, n: int) -> Measured:
         texts = payloads(n)
@@ -157,7 +158,7 @@ class Ways:
 
         return self._metered(n, tree=False, work=work)
 
-    # --- through Spark ------------------------------------------------------------------------------------------
+    # --- through Spark ----------------------------------------------------------------------------
 
     def _spark_push(self, way: Way, store: Any, queue: str, n: int) -> Measured:
         how = OURS[way.who]
@@ -174,7 +175,7 @@ class Ways:
         return self.drained(queue, how, n, trigger)
 
     def drained(self, queue: str, how: Through, n: int, trigger: int) -> Measured:
-        """Drain `n` messages of a queue that holds BESIDE batches of `trigger` messages more."""
+        """Drain `n` messages of a queue that also holds BESIDE batches of `trigger` messages."""
         options = {"url": self.url, "queue": queue, "delivery": how.delivery, "numPartitions": how.partitions}
         return self._drained("queue", options, n, trigger)
 
@@ -189,9 +190,9 @@ class Ways:
         return self._drained("bench_rows", options, n, trigger)
 
     def _drained(self, source: str, options: dict[str, Any], n: int, trigger: int) -> Measured:
-        """Drain `n` messages of more: what comes before a batch, and beside it, is then done for each of them.
+        """Drain `n` of more messages, so that each batch also prepares the next.
 
-        Without the first batch, which pays for the start of the workers; CPU is that of all batches.
+        The rate is without the first batch, which starts the workers. CPU is that of all batches.
         """
         stream = self.spark.readStream.format(source).options(**options, maxRecordsPerTrigger=trigger).load()
         checkpoint = str(self.folder / f"checkpoint-{uuid.uuid4().hex[:8]}")
@@ -203,20 +204,21 @@ class Ways:
             try:
                 while len(query.recentProgress) < wanted:
                     if not query.isActive:
-                        raise SystemExit(f"a query of a benchmark has ended: {query.exception()}")
+                        raise SystemExit(f"a query of the benchmark ended: {query.exception()}")
                     time.sleep(0.02)
                 return _rate(list(query.recentProgress[:wanted]), wanted * trigger)
             finally:
                 query.stop()
 
         measured = self._metered(wanted * trigger, tree=True, work=work)
-        while any(name == READER for name, _ in python_processes()):  # what it was about it ends, beside nobody
+        # The reader must end before the next measurement starts.
+        while any(name == READER for name, _ in python_processes()):
             time.sleep(0.05)
         return measured
 
 
 def _rate(batches: list[Any], n: int) -> float:
-    """Messages per second of all batches but the first."""
+    """Return messages per second of all batches except the first."""
     check(sum(one["numInputRows"] for one in batches), n)
     rows = sum(one["numInputRows"] for one in batches[1:])
     return float(rows / sum(one["durationMs"]["triggerExecution"] for one in batches[1:]) * 1000)

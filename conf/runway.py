@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 def mean(process: ProcessorContext, messages: Mapping[str, Message]) -> dict[str, Any]:
-    """What all sensors say together, and the strongest gust, if it is one."""
+    """Return the mean wind of all sensors, and the strongest wind if it is a gust."""
     with wrap_error(sensors=list(messages)):
         wind = [one.payload["wind"] for one in messages.values()]
         strongest = max(wind)
@@ -24,7 +24,7 @@ def mean(process: ProcessorContext, messages: Mapping[str, Message]) -> dict[str
 
 
 def knots(process: ProcessorContext, df: DataFrame) -> dict[str, Column]:
-    """Meters per second in knots."""
+    """Convert meters per second to knots."""
     from pyspark.sql import functions as F
 
     wind = F.try_variant_get(F.try_parse_json("mean.payload"), "$.wind", "double")
@@ -32,6 +32,6 @@ def knots(process: ProcessorContext, df: DataFrame) -> dict[str, Column]:
 
 
 def alarm(process: ProcessorContext, messages: Mapping[str, Message]) -> None:
-    """Tell of gusts, and of sensors that do not work."""
+    """Log gusts, and sensors that fail."""
     for queue, one in messages.items():
         log.warning("%s: %s", queue, one.payload)

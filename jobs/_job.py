@@ -1,6 +1,6 @@
 """Shared parts of the jobs: command line, Spark session, clean stops, progress and exit codes.
 
-With spark-submit, pass it along: `spark-submit --py-files jobs/_job.py jobs/push.py …`.
+With spark-submit, pass this file: `spark-submit --py-files jobs/_job.py jobs/push.py …`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-#: Whether spark-submit runs the job: then it decides on master, logging and interpreters.
+#: Whether spark-submit runs the job. It then sets master, logging and interpreters.
 SUBMITTED = "PYSPARK_GATEWAY_PORT" in os.environ
 
-if importlib.util.find_spec("spark_queue") is None and not SUBMITTED:  # not installed: this may be a checkout
+if importlib.util.find_spec("spark_queue") is None and not SUBMITTED:  # run from a checkout
     _root = str(Path(__file__).resolve().parents[1])
     sys.path.append(_root)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), _root]))  # for workers
@@ -54,10 +54,11 @@ if TYPE_CHECKING:
 
 Plan = TypeVar("Plan")
 
-#: Seconds between two looks at a streaming query, at a batch query, and two lines of progress without a terminal.
+#: Seconds between two checks of a streaming query, of a batch query, and between two lines of
+#: progress without a terminal.
 TICK, BATCH_TICK, LINE = 1, 0.2, 5.0
 
-#: Spark's logging: off, with the appender without which Spark takes its own default.
+#: Logging of Spark: off. Without an appender, Spark would use its default configuration.
 SILENT = """
 rootLogger.level = off
 rootLogger.appenderRef.stderr.ref = stderr
@@ -67,15 +68,15 @@ logger.repl.name = org.apache.spark.api.python.PythonGatewayServer
 logger.repl.level = off
 """
 
-#: What Spark calls mistakes of the caller, among all that it calls by a name.
+#: Error conditions of Spark that are mistakes of the caller.
 MISTAKES = {"PATH_NOT_FOUND", "PATH_ALREADY_EXISTS", "UNABLE_TO_INFER_SCHEMA"}
 
 
-# --- the command line -----------------------------------------------------------------------------------------------
+# --- the command line -----------------------------------------------------------------------------
 
 
 class Parser(argparse.ArgumentParser):
-    """Arguments of every job; each adds its own. A mistake ends the program with exit code 2.
+    """Arguments of all jobs; each job adds its own. A mistake ends the program with exit code 2.
 
     `queue`: whether the job works on one queue, with the arguments --url and --queue.
     """
@@ -112,22 +113,21 @@ class Parser(argparse.ArgumentParser):
         )
 
     def parse(self, argv: Sequence[str] | None = None) -> argparse.Namespace:
-        """Parse the arguments, or end the program with a message."""
+        """Parse the arguments, or exit with a message."""
         self._words = sys.argv[1:] if argv is None else list(argv)
-        args, odd = self.parse_known_args(self._words)
-        if odd:
-            self.error(
-                f"unknown argument {odd[0]!r}{did_you_mean(odd[0].partition('=')[0], self._option_string_actions)}"
-            )
+        args, unknown = self.parse_known_args(self._words)
+        if unknown:
+            hint = did_you_mean(unknown[0].partition("=")[0], self._option_string_actions)
+            self.error(f"unknown argument {unknown[0]!r}{hint}")
         return args
 
     def error(self, message: str) -> NoReturn:
-        """End the program with a message that quotes no password."""
+        """Exit with a message that contains no password."""
         super().error(mask_words(message, self._words))
 
 
 def pair(text: str) -> tuple[str, str]:
-    """`key=value`."""
+    """Parse `key=value`."""
     key, sign, value = text.partition("=")
     if not key or not sign:
         raise argparse.ArgumentTypeError(f"{text!r} must be key=value")
@@ -135,12 +135,12 @@ def pair(text: str) -> tuple[str, str]:
 
 
 def names(text: str) -> list[str]:
-    """`one,two`."""
+    """Parse `one,two`."""
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def lasting(text: str) -> int:
-    """Return a duration in ms."""
+def duration_ms(text: str) -> int:
+    """Parse a duration, and return it in ms."""
     try:
         return duration(text)
     except ValueError as error:
@@ -150,25 +150,29 @@ def lasting(text: str) -> int:
 
 
 def count(text: str) -> int:
-    """Return a whole number from 1 on."""
+    """Parse a whole number, 1 or more."""
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} must be a whole number, 1 or more")
     return int(text)
 
 
-# --- the queue, before Spark starts ----------------------------------------------------------------------------
+# --- the queue, before Spark starts ---------------------------------------------------------------
 
 
 def checked(raw: Mapping[str, str], role: Role) -> tuple[dict[str, str], QueueOptions]:
-    """Return options of `format("queue")`, as text and parsed, with an absolute URL. Raises `UsageError`."""
+    """Return options of `format("queue")` as text and parsed, with an absolute URL.
+
+    Raises `UsageError`.
+    """
     options = resolve_options(QueueOptions.parse(raw, role))
     return {**raw, "url": options.url}, options
 
 
 class Gauge:
-    """The sizes of a queue, read as often as is cheap. Raises `StoreUnavailable` if the store is down.
+    """The sizes of a queue, cached for a second or for ten times the duration of a read.
 
-    `staging`: also read what exactly-once writes have staged.
+    `staging`: also read the number of rows that exactly-once writes have staged. Raises
+    `StoreUnavailable` if the store is down.
     """
 
     def __init__(self, url: str, queue: str, *, staging: bool = False) -> None:
@@ -186,7 +190,10 @@ class Gauge:
         self.store.close()
 
     def sizes(self, *, now: bool = False) -> Sizes:
-        """Return the sizes, perhaps of a moment ago; `now`: the current ones. They stay while the store is away."""
+        """Return the sizes, which may be cached. `now`: read them.
+
+        If the store is down, return the last ones.
+        """
         began = time.monotonic()
         if now or began > self._next:
             with suppress(StoreError):
@@ -203,32 +210,32 @@ def states(sizes: Sizes) -> dict[str, int]:
     return {"ready": sizes.ready, "scheduled": sizes.scheduled, "reserved": sizes.reserved}
 
 
-def told(sizes: Sizes) -> str:
+def describe(sizes: Sizes) -> str:
     """Return `1,200 ready, 3 reserved`, or `no messages`."""
     return ", ".join(f"{number:,} {state}" for state, number in states(sizes).items() if number) or "no messages"
 
 
-# --- progress and stops ---------------------------------------------------------------------------------------------
+# --- progress and stops ---------------------------------------------------------------------------
 
 
 class Watch:
-    """Shows a run to the user, as one live line on a terminal, and takes SIGINT and SIGTERM from the user."""
+    """Shows progress, on a terminal as one live line, and handles SIGINT and SIGTERM."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.signal: int | None = None
-        self._said = time.monotonic()
+        self._printed = time.monotonic()
         self._console: Any = None
         self._status: Any = None
 
     @property
     def stopped(self) -> bool:
-        """Return whether the user stopped the run."""
+        """Return whether a signal stopped the run."""
         return self.signal is not None
 
     @property
     def name_of_signal(self) -> str | None:
-        """Return the signal that stopped the run."""
+        """Return the name of the signal that stopped the run."""
         return None if self.signal is None else signal.Signals(self.signal).name
 
     @property
@@ -251,34 +258,34 @@ class Watch:
             self._status.stop()
 
     def listen(self) -> None:
-        """Stop at SIGINT and SIGTERM. Spark's start replaces the handler of SIGINT, so call it again afterwards."""
-        signal.signal(signal.SIGINT, self._hear)
-        signal.signal(signal.SIGTERM, self._hear)
+        """Handle SIGINT and SIGTERM. Call it again after Spark started: it replaces the handler."""
+        signal.signal(signal.SIGINT, self._on_signal)
+        signal.signal(signal.SIGTERM, self._on_signal)
 
-    def _hear(self, number: int, _: FrameType | None) -> None:
-        if self.stopped:  # the second time: at once
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
+        if self.stopped:  # the second signal ends the job at once
             os._exit(128 + number)
         self.signal = number
 
     def show(self, text: str) -> None:
-        """Show the state of the run, instead of the one before."""
+        """Show the state of the run, and replace the last one."""
         if self._status is not None:
             from rich.markup import escape
 
             self._status.start()
             self._status.update(escape(text))
-        elif time.monotonic() - self._said >= LINE:
-            self.say(text)
+        elif time.monotonic() - self._printed >= LINE:
+            self.log(text)
 
-    def say(self, text: str) -> None:
-        """Print a line."""
-        self._said = time.monotonic()
+    def log(self, text: str) -> None:
+        """Print a line to stderr."""
+        self._printed = time.monotonic()
         if self._console is not None:
             self._console.print(f"{self.name}: {text}", markup=False, soft_wrap=True)
         else:
             print(f"{self.name}: {text}", file=sys.stderr, flush=True)
 
-    def tell(self, text: str) -> None:
+    def print_result(self, text: str) -> None:
         """Print a result to stdout."""
         if self._status is not None:
             self._status.stop()
@@ -287,7 +294,7 @@ class Watch:
 
 @dataclass
 class Summary:
-    """The result of a run: a sentence for people, facts for programs, and the exit code."""
+    """The result of a run: text for the user, facts for programs, and the exit code."""
 
     text: str
     facts: dict[str, Any]
@@ -295,17 +302,18 @@ class Summary:
 
 
 def run_batch(spark: SparkSession, action: Callable[[], None], watch: Watch, state: Callable[[], str]) -> bool:
-    """Run a batch query and show its `state`. Return whether it ended by itself: the user may stop it."""
+    """Run a batch query and show its `state`. Return whether it ended without a stop."""
     done = threading.Event()
 
-    def look() -> None:
+    def watch_query() -> None:
         while not done.wait(BATCH_TICK):
             watch.show("stopping" if watch.stopped else state())
             if watch.stopped:
                 spark.sparkContext.cancelAllJobs()
 
-    looking = threading.Thread(target=look, name="progress", daemon=True)
-    looking.start()  # while the query stays in this thread: Spark finds data sources by the session active in it
+    looking = threading.Thread(target=watch_query, name="progress", daemon=True)
+    # The query stays in this thread: Spark finds data sources by the active session of a thread.
+    looking.start()
     try:
         action()
     except Exception:
@@ -318,11 +326,14 @@ def run_batch(spark: SparkSession, action: Callable[[], None], watch: Watch, sta
     return True
 
 
-# --- Spark ----------------------------------------------------------------------------------------------------------
+# --- Spark ----------------------------------------------------------------------------------------
 
 
 def session(name: str, master: str | None = None, *, debug: bool = False) -> SparkSession:
-    """Return the Spark session of spark-submit or the caller, else a new quiet one on this machine."""
+    """Return the Spark session of spark-submit or the caller, or a new local one without logs.
+
+    Raises `UsageError` if Spark or Java is not installed.
+    """
     try:
         from pyspark import SparkConf, SparkContext
         from pyspark.java_gateway import launch_gateway
@@ -333,23 +344,23 @@ def session(name: str, master: str | None = None, *, debug: bool = False) -> Spa
     if SUBMITTED or SparkContext._active_spark_context is not None:
         return builder.getOrCreate()
     if not shutil.which(f"{os.environ['JAVA_HOME']}/bin/java" if os.environ.get("JAVA_HOME") else "java"):
-        raise UsageError("Spark needs Java 17 or later: install it, or set JAVA_HOME to where it is")
+        raise UsageError("Spark needs Java 17 or later: install it, or set JAVA_HOME to its folder")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers run python3 otherwise
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     conf = SparkConf(loadDefaults=False).setMaster(master or "local[*]").setAppName(name)
     conf.set("spark.ui.enabled", "false").set("spark.ui.showConsoleProgress", "false")
     with tempfile.NamedTemporaryFile("w", suffix=".properties") as logging:
-        if not debug:  # what goes wrong comes back as an exception
+        if not debug:  # errors are raised as exceptions
             logging.write(SILENT)
             logging.flush()
             conf.set("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={logging.name}")
-        # A Ctrl-C at the terminal is for the job, which then stops Spark: hence a process group of its own for Spark.
+        # Spark gets its own process group: Ctrl-C is for the job, which then stops Spark.
         gateway = launch_gateway(conf, {"process_group": 0})  # type: ignore[no-untyped-call]
         SparkContext._ensure_initialized(gateway=gateway, conf=conf)
         return builder.config(conf=conf).getOrCreate()
 
 
-# --- from the command line to the exit code -------------------------------------------------------------------------
+# --- from the command line to the exit code -------------------------------------------------------
 
 
 def run(
@@ -358,7 +369,7 @@ def run(
     work: Callable[[SparkSession, Plan, Watch], Summary],
     argv: Sequence[str] | None = None,
 ) -> int:
-    """Run a job: `prepare` finds mistakes of the call before Spark starts, `work` does the work."""
+    """Run a job. `prepare` checks the call before Spark starts, `work` does the work."""
     args = parser.parse(argv)
     with Watch(parser.prog) as watch:
         try:
@@ -368,32 +379,30 @@ def run(
             watch.listen()
             summary = work(spark, plan, watch)
             watch.show("stopping Spark")
-            with suppress(
-                Exception
-            ):  # all is done; where spark-submit was stopped too, nobody is there to be stopped
+            with suppress(Exception):  # the work is done; a signal may have ended Spark, too
                 spark.stop()
         except KeyboardInterrupt:
-            watch.say("stopped; nothing was done")
+            watch.log("stopped; nothing was done")
             return 128 + signal.SIGINT
-        except Exception as error:  # noqa: BLE001  the last gate: an exit code and a message of all that can happen
+        except Exception as error:  # noqa: BLE001  any error ends with a message and an exit code
             text, code = diagnosis(error)
             if args.debug:
                 traceback.print_exc()
-            if watch.stopped:  # spark-submit passes a Ctrl-C to Spark too, which then ends before the job can stop it
+            if watch.stopped:  # spark-submit also passes Ctrl-C to Spark, which may end first
                 text, code = "stopped", watch.code
-            watch.say(text)
+            watch.log(text)
             return code
-        watch.say(summary.text)
+        watch.log(summary.text)
         if args.json:
-            watch.tell(json.dumps(summary.facts))
+            watch.print_result(json.dumps(summary.facts))
     return summary.code
 
 
 def diagnosis(error: Exception) -> tuple[str, int]:
     """Return the message for an error, and the exit code: 2 for a wrong call, 1 for a failure."""
     failure = failure_of(error)
-    if failure.kind is None and "DATA_SOURCE_NOT_FOUND" in str(error):  # the job itself has imported it
-        return "Spark's workers run a Python without spark_queue: set PYSPARK_PYTHON to one that has it", 2
+    if failure.kind is None and "DATA_SOURCE_NOT_FOUND" in str(error):  # the driver has spark_queue
+        return "Spark's workers run a Python without spark_queue; set PYSPARK_PYTHON to one that has it", 2
     condition = getattr(error, "getCondition", lambda: None)()
     mistake = condition in MISTAKES or (failure.kind is not None and issubclass(failure.kind, UsageError))
     return failure.text, 2 if mistake else 1

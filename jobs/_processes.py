@@ -1,4 +1,4 @@
-"""Processes of Python that Spark has started for its streaming queries."""
+"""Python processes that Spark has started for its streaming queries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ READER = "python_streaming_source_runner"
 
 
 def readers() -> set[int]:
-    """Return the ids of the processes below this one that reserve and commit the messages of queries."""
+    """Return the ids of processes below this one that reserve and commit messages of queries."""
     parents, found = {}, set()
     for pid, parent, command in _processes():
         parents[pid] = parent
@@ -29,7 +29,10 @@ def _below(pid: int, root: int, parents: dict[int, int]) -> bool:
 
 
 def _processes() -> list[tuple[int, int, str]]:
-    """Return pid, parent and command of each process. Small images of Linux have no `ps`, macOS has no `/proc`."""
+    """Return pid, parent and command of each process.
+
+    It reads `/proc`, because small Linux images have no `ps`, and calls `ps` on macOS.
+    """
     if Path("/proc/self/stat").exists():
         return [one for path in Path("/proc").glob("[0-9]*") if (one := _from_proc(path))]
     listed = ["ps", "-A", "-ww", "-o", "pid=,ppid=,command="]
@@ -41,5 +44,5 @@ def _from_proc(path: Path) -> tuple[int, int, str] | None:
     try:
         parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
         return int(path.name), parent, (path / "cmdline").read_text(errors="replace").replace("\0", " ")
-    except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+    except (FileNotFoundError, ProcessLookupError):  # the process has ended
         return None

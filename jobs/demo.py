@@ -1,7 +1,8 @@
-"""336,776 real flights through a graph of queues, with a proof that each is where it belongs, once.
+"""Send 336,776 real flights through a graph of queues, and check that each arrives once.
 
-`make demo` runs it, `QUICK=1 make demo` with a tenth of the flights. The graph is conf/flights.yaml. On the way one
-process is killed. All files are written to the folder `.demo` of the checkout, which is made anew.
+`make demo` runs it, `QUICK=1 make demo` with a tenth of the flights. The graph is
+conf/flights.yaml. During the run it kills one process. It deletes and recreates the folder `.demo`
+of the checkout, which contains all its files.
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ FLIGHTS, PICTURE = FOLDER / "flights.csv", FOLDER / "graph.svg"
 #: The exchange whose process is killed: all flights go through it.
 VICTIM = "by_delay"
 
-#: Seconds within which Spark starts, or starts again, the processes of a query.
-PATIENCE = 300
+#: Seconds within which Spark must start, or restart, the processes of a query.
+START_TIMEOUT_S = 300
 
 
 class Watch(job.Watch):
-    """Shows again what is being done, and for how long, while nothing new is shown."""
+    """Repeats the last state, with its duration, until a new state is shown."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -67,18 +68,18 @@ class Watch(job.Watch):
             super().__exit__(*error)
 
     def show(self, text: str) -> None:
-        """Show the state of the run, and keep it."""
+        """Show the state of the run, and store it."""
         with self._lock:
             self._renewed = time.monotonic()
             if text != self._shown:
                 self._shown, self._began = text, self._renewed
             super().show(text)
 
-    def tell(self, text: str) -> None:
-        """Print a result, which ends what was shown."""
+    def print_result(self, text: str) -> None:
+        """Print a result. It ends the state that was shown."""
         with self._lock:
             self._shown = ""
-            super().tell(text)
+            super().print_result(text)
 
     def _repeat(self) -> None:
         while not self._done.wait(job.TICK):
@@ -92,37 +93,39 @@ def main() -> int:
     """Run the demo. Return its exit code."""
     parser = argparse.ArgumentParser(prog="demo.py", description="Send flights through a graph of queues.")
     part = parser.add_mutually_exclusive_group()
-    part.add_argument("--flights", type=job.count, metavar="N", help=f"only the first N (default: all {ALL:,})")
-    part.add_argument("--quick", action="store_true", help="a tenth of the flights, the first ones")
+    part.add_argument(
+        "--flights", type=job.count, metavar="N", help=f"only the first N flights (default: all {ALL:,})"
+    )
+    part.add_argument("--quick", action="store_true", help="only the first tenth of the flights")
     args = parser.parse_args()
     with Watch("demo.py") as watch:
         try:
             return demo(watch, ALL // 10 if args.quick else args.flights)
         except QueueError as error:
-            watch.say(str(error))
+            watch.log(str(error))
             return 2 if isinstance(error, UsageError) else 1
 
 
 def demo(watch: job.Watch, flights: int | None) -> int:
-    """Do the steps, one after the other. Return the exit code."""
+    """Run all steps. Return the exit code."""
     began = time.monotonic()
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir()
     os.environ["FLIGHTS"] = str(FOLDER)
     graph = load_graph(CONF)
-    PICTURE.write_text(svg(graph))  # now, because it fails if Graphviz is missing
+    PICTURE.write_text(svg(graph))  # before the run, because it fails without Graphviz
     watch.show("unpacking the flights")
     rows = unpack(FLIGHTS, flights)
-    watch.tell(f"1. {rows:,} real flights that left New York in 2013 are in {here(FLIGHTS)} ({since(began)})")
+    watch.print_result(f"1. {rows:,} real flights that left New York in 2013 are in {here(FLIGHTS)} ({since(began)})")
     start = time.monotonic()
     watch.show("starting Spark")
     spark = job.session("demo")
     spark.conf.set("spark.sql.shuffle.partitions", spark.sparkContext.defaultParallelism)
     watch.listen()
     cores = job.plural(spark.sparkContext.defaultParallelism, "core")
-    watch.tell(f"2. Spark {spark.version} runs on {cores} ({since(start)})")
+    watch.print_result(f"2. Spark {spark.version} runs on {cores} ({since(start)})")
     pushed = push.work(spark, push.prepare(push.parser().parse(push_command(graph))), watch).facts
-    watch.tell(
+    watch.print_result(
         f"3. {pushed['rows']:,} flights written to the queue departures in {pushed['seconds']:.1f} s "
         f"({pushed['rate']:,.0f} flights written per second)"
     )
@@ -137,49 +140,49 @@ def demo(watch: job.Watch, flights: int | None) -> int:
     spark.stop()
     good = all(one.holds for one in proofs)
     verdict = "Every flight is where it belongs, once, although a process was killed" if good else "A proof FAILED"
-    watch.tell(f"5. {verdict} ({since(began)} after the start)")
+    watch.print_result(f"5. {verdict} ({since(began)} after the start)")
     report(watch, proofs)
     show_graph(watch, graph)
     spark_queue = shlex.quote(here(Path(sys.executable).with_name("spark-queue")))
     root = ["--checkpoint-root", str(FOLDER / "checkpoints")]
-    watch.tell("\nNext: look at the graph, push the flights again, and let them flow:")
-    watch.tell(f"  {spark_queue} graph {here(CONF)}")
-    watch.tell(f"  {typed('push.py', push_command(graph))}")
-    watch.tell(f"  {typed('exchange.py', [here(CONF), '--available-now', *root])}")
+    watch.print_result("\nNext: look at the graph, push the flights again, and let them flow:")
+    watch.print_result(f"  {spark_queue} graph {here(CONF)}")
+    watch.print_result(f"  {typed('push.py', push_command(graph))}")
+    watch.print_result(f"  {typed('exchange.py', [here(CONF), '--available-now', *root])}")
     return 0 if good else 1
 
 
 def push_command(graph: Graph) -> list[str]:
-    """Return what a user would type after `push.py`."""
+    """Return the arguments of `push.py`."""
     url = graph.namespaces["airport"].url
     return [str(FLIGHTS), "--url", url, "--queue", "departures", "--id", "id", "--headers", "carrier,origin"]
 
 
-# --- the flow -------------------------------------------------------------------------------------------------------
+# --- the flow -------------------------------------------------------------------------------------
 
 
 def flow(spark: SparkSession, graph: Graph, rows: int, watch: job.Watch) -> None:
-    """Run all exchanges, and a board beside them, until nothing is left to do. Kill one process on the way."""
+    """Run all exchanges and a board until no message is left. Kill one process during the run."""
     from spark_queue import ExchangeGraph
 
     began = time.monotonic()
-    watch.tell(f"4. The graph starts: {len(graph.exchanges)} exchanges, each a streaming query, exactly once")
+    watch.print_result(f"4. The graph starts: {len(graph.exchanges)} exchanges, each a streaming query, exactly once")
     watch.show("starting the exchanges")
     running = ExchangeGraph(graph, str(FOLDER / "checkpoints"))
 
     def run() -> None:
         running.start(spark, VICTIM)
-        pid = awaited(watch, readers)  # the others start after it, so this process is its own
+        pid = wait_for(watch, readers)  # no other query has started, so it is the process of VICTIM
         board = board_of(spark, graph)
         running.start(spark)
         if pid:
-            strike(running, graph, rows, min(pid), watch)
+            kill_reader(running, graph, rows, min(pid), watch)
         before = -1
         while not watch.stopped and (left := left_in(graph), received(running)) != (0, before):
             before = received(running)
             time.sleep(job.TICK if left else job.BATCH_TICK)
             if board.exception() is not None:
-                raise QueueError(f"the board has failed: {board.exception()}")
+                raise QueueError(f"the query of the board failed: {board.exception()}")
         running.stop()
         board.stop()
 
@@ -189,60 +192,63 @@ def flow(spark: SparkSession, graph: Graph, rows: int, watch: job.Watch) -> None
     seconds = time.monotonic() - began
     traffic = {name: one.traffic for name, one in running.status().items()}
     read, written = received(running), sum(sum(one.pushed.values()) for one in traffic.values())
-    watch.tell(
+    watch.print_result(
         f"   {read:,} messages read and {written:,} written by {len(traffic)} exchanges, side by side, in "
         f"{seconds:.1f} s ({read / seconds:,.0f} messages read per second)"
     )
     PICTURE.write_text(svg(graph, graph_sizes(graph)[0], traffic))
 
 
-def strike(running: ExchangeGraph, graph: Graph, rows: int, pid: int, watch: job.Watch) -> None:
-    """Kill the process that reads for an exchange in the middle of its work. Wait until the exchange runs again."""
+def kill_reader(running: ExchangeGraph, graph: Graph, rows: int, pid: int, watch: job.Watch) -> None:
+    """Kill the reader process of an exchange while it works. Wait until the exchange runs again."""
     victim = graph.exchanges[VICTIM]
     least = rows // 3 if rows > victim.consumer.wsize else 0
     with open_store(graph.namespaces[victim.src.ns].url) as store:
 
-        def amid_work() -> str:
+        def progress_at_work() -> str:
             done, sizes = running.status()[VICTIM].traffic.received, store.sizes(victim.src.queue)
-            ready = done >= least and (sizes.reserved or not sizes.total)  # with few flights it may be done already
+            # With few flights, all may be done.
+            ready = done >= least and (sizes.reserved or not sizes.total)
             return f"{done:,} of {rows:,} flights have passed, {sizes.reserved:,} are reserved" if ready else ""
 
-        progress = awaited(watch, amid_work)
+        progress = wait_for(watch, progress_at_work)
     if not progress or pid not in readers():
         return
-    watch.tell(f"   Now one process is killed, to show that nothing is lost: {progress}")
-    watch.tell(f"   kill -9 {pid}  (the Python process that reserves and commits the messages of exchange {VICTIM})")
+    watch.print_result(f"   Now one process is killed, to show that nothing is lost: {progress}")
+    watch.print_result(
+        f"   kill -9 {pid}  (the Python process that reserves and commits the messages of exchange {VICTIM})"
+    )
     os.kill(pid, signal.SIGKILL)
     killed = time.monotonic()
-    if awaited(watch, lambda: (one := running.status()[VICTIM]).restarts and one.state == "running"):
-        watch.tell(f"   The query failed, and runs again from its checkpoint {since(killed)} after the kill")
+    if wait_for(watch, lambda: (one := running.status()[VICTIM]).restarts and one.state == "running"):
+        watch.print_result(f"   The query failed, and runs again from its checkpoint {since(killed)} after the kill")
 
 
 Found = TypeVar("Found")
 
 
-def awaited(watch: job.Watch, look: Callable[[], Found]) -> Found | None:
-    """Return what a look finds, as soon as it finds something; `None` if the user stops the run.
+def wait_for(watch: job.Watch, check: Callable[[], Found]) -> Found | None:
+    """Return the first true result of `check`, or `None` if the user stops the run.
 
-    Raises `QueueError` after PATIENCE.
+    Raises `QueueError` after START_TIMEOUT_S.
     """
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + START_TIMEOUT_S
     while not watch.stopped:
-        if found := look():
+        if found := check():
             return found
         if time.monotonic() > end:
-            raise QueueError(f"exchange {VICTIM} does not run after {PATIENCE} s")
+            raise QueueError(f"exchange {VICTIM} does not run after {START_TIMEOUT_S} s")
         time.sleep(job.BATCH_TICK)
     return None
 
 
 def received(running: ExchangeGraph) -> int:
-    """Return how many messages the exchanges have received."""
+    """Return the number of messages that the exchanges have received."""
     return sum(one.traffic.received for one in running.status().values())
 
 
 def left_in(graph: Graph) -> int:
-    """Return how many messages wait for an exchange, or for the board."""
+    """Return the number of messages that wait for an exchange or the board."""
     left = 0
     for place in dict.fromkeys([*(one.src for one in graph.exchanges.values()), Place("board", "office")]):
         with open_store(graph.namespaces[place.ns].url) as store:
@@ -251,7 +257,7 @@ def left_in(graph: Graph) -> int:
 
 
 def board_of(spark: SparkSession, graph: Graph) -> StreamingQuery:
-    """Start a query beside the exchanges that counts the late flights of each carrier, and sums up their delays."""
+    """Start a query that counts the late flights of each carrier, and adds up their delays."""
     from pyspark.sql import functions as F
 
     from spark_queue.spark import start_in_turn
@@ -275,11 +281,11 @@ def board_of(spark: SparkSession, graph: Graph) -> StreamingQuery:
     return start_in_turn(spark, counted.start)
 
 
-# --- the report -----------------------------------------------------------------------------------------------------
+# --- the report -----------------------------------------------------------------------------------
 
 
 def report(watch: job.Watch, proofs: list[Proof]) -> None:
-    """Print how many flights belong into each queue by the file, and how many were found there."""
+    """Print the flights that belong in each queue, and those found there."""
     words = ["queue", "flights in the file", "found", "wrong", ""]
     lines = [
         [one.what, *(f"{number:,}" for number in (one.wanted, one.found, one.wrong)), "ok" if one.holds else "FAILED"]
@@ -290,7 +296,7 @@ def report(watch: job.Watch, proofs: list[Proof]) -> None:
         from rich.table import Column, Table
     except ImportError:
         for line in [words, *lines]:
-            watch.tell("{:<30}  {:>19}  {:>12}  {:>6}  {}".format(*line))
+            watch.print_result("{:<30}  {:>19}  {:>12}  {:>6}  {}".format(*line))
         return
     table = Table(words[0], *(Column(word, justify="right") for word in words[1:4]), "")
     for line in lines:
@@ -299,25 +305,25 @@ def report(watch: job.Watch, proofs: list[Proof]) -> None:
 
 
 def show_graph(watch: job.Watch, graph: Graph) -> None:
-    """Print the graph as text, and where its picture is."""
-    watch.tell("\nThe graph, with the messages that its queues hold now:")
+    """Print the graph as text, and the path of its picture."""
+    watch.print_result("\nThe graph, with the messages in its queues now:")
     for depth, text in tree(graph, graph_sizes(graph)[0]):
-        watch.tell(f"  {'  ' * depth}{text}")
-    watch.tell(f"\nIts picture, with the messages that went along each edge: {here(PICTURE)}")
+        watch.print_result(f"  {'  ' * depth}{text}")
+    watch.print_result(f"\nIts picture, with the messages that went along each edge: {here(PICTURE)}")
 
 
 def since(began: float) -> str:
-    """Return the seconds since a moment."""
+    """Return the seconds since `began` as text."""
     return f"{time.monotonic() - began:.1f} s"
 
 
 def here(path: Path) -> str:
-    """Return a path as short as it can be typed in this folder."""
+    """Return the shortest path from the current folder."""
     return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def typed(name: str, arguments: list[str]) -> str:
-    """Return a command to type."""
+    """Return the command for a user to type."""
     words = [here(Path(sys.executable)), here(Path(__file__).with_name(name)), *arguments]
     return shlex.join(word.replace(str(FOLDER), here(FOLDER)) for word in words)
 

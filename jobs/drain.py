@@ -27,12 +27,13 @@ if TYPE_CHECKING:
     from spark_queue.stores.types import Sizes
 
 EPILOG = """\
-Messages are committed after their batch is written. The checkpoint records which messages a run has reserved: the
-next run with the same checkpoint first finishes a batch that was interrupted. For files it is PATH/_checkpoint by
-default; --to queue needs one; console and noop need none, and return unfinished messages to the queue.
+Messages are committed after their batch is written. The checkpoint records the messages that a run
+has reserved. The next run with the same checkpoint first finishes an interrupted batch. For files,
+the default is PATH/_checkpoint. --to queue needs a checkpoint. console and noop need none, and
+return unfinished messages to the queue.
 
-A field of --schema with the name of a message column becomes payload_<field>. A payload that does not fit the schema
-is in _corrupt_payload. --to queue copies id, payload and headers.
+A field of --schema with the name of a message column becomes payload_<field>. A payload that does
+not fit the schema is in _corrupt_payload. --to queue copies id, payload and headers.
 
 Examples:
   python jobs/drain.py --url sqlite:///queues.db --queue departures --to parquet --path out --available-now
@@ -43,8 +44,8 @@ Examples:
   python jobs/drain.py --url sqlite:///queues.db --queue departures --to json --path done --history
   spark-submit --master yarn --py-files jobs/_job.py jobs/drain.py --url … --queue orders --to parquet --path hdfs:///orders
 
-Exit code: 0 done (a run without --available-now and --history ends by Ctrl-C or SIGTERM), 1 a failure, 2 the call is
-wrong, 130 or 143 stopped by Ctrl-C or SIGTERM before the end.
+Exit code: 0 done (a run without --available-now and --history ends by Ctrl-C or SIGTERM),
+1 a failure, 2 the call is wrong, 130 or 143 stopped by Ctrl-C or SIGTERM before the end.
 """
 
 FILES = ("parquet", "json", "csv")
@@ -55,7 +56,7 @@ CSV = {"header": "true", "escape": '"'}
 
 
 def parser() -> job.Parser:
-    """The command line."""
+    """Return the parser of the command line."""
     made = job.Parser("drain.py", "Drain a queue into files, the console or another queue, with Spark.", EPILOG)
     source = made.add_argument_group("source")
     source.add_argument(
@@ -88,7 +89,9 @@ def parser() -> job.Parser:
         action="store_true",
         help="end when the messages that are ready now are drained",
     )
-    end.add_argument("--trigger", type=job.lasting, metavar="5s", help="interval of micro-batches (default: none)")
+    end.add_argument(
+        "--trigger", type=job.duration_ms, metavar="5s", help="interval of micro-batches (default: none)"
+    )
     end.add_argument(
         "--history",
         action="store_true",
@@ -106,18 +109,18 @@ class Drain:
     source: Mapping[str, str]
     options: QueueOptions
     target: Mapping[str, str]
-    checkpoint: str | None  # None: one that lives as long as the run
-    mine: str | None  # the consumer, where nobody else can be
+    checkpoint: str | None  # None: a temporary one
+    mine: str | None  # the consumer name that only this run uses, with a temporary checkpoint
     gauge: job.Gauge
 
     @property
     def where(self) -> str:
-        """Return the target in words."""
+        """Return the target as text."""
         return self.args.path or (f"queue {self.args.to_queue}" if self.args.to == "queue" else self.args.to)
 
 
 def prepare(args: argparse.Namespace) -> Drain:
-    """Check a call. Raises `UsageError` for mistakes and `StoreError` if the queue cannot be reached."""
+    """Check a call. Raises `UsageError`, or `StoreError` if the store is unavailable."""
     source = dict(args.option) | {"url": args.url, "queue": args.queue}
     source |= {"view": "history"} if args.history else {}
     source |= {"consumer": args.consumer} if args.consumer else {}
@@ -152,7 +155,7 @@ def prepare(args: argparse.Namespace) -> Drain:
     return Drain(args, source, options, target, checkpoint, mine, job.Gauge(source["url"], args.queue))
 
 
-# --- messages into rows ---------------------------------------------------------------------------------------------
+# --- messages into rows ---------------------------------------------------------------------------
 
 
 def messages(spark: SparkSession, drain: Drain) -> DataFrame:
@@ -170,7 +173,7 @@ def messages(spark: SparkSession, drain: Drain) -> DataFrame:
         rows = reader.schema(schema).load().select("id", *flat, *(name for name in others if name != "id"))
     if drain.args.to == "queue":
         return rows.select("id", "payload", "headers")
-    if drain.args.to == "csv":  # which has no nested columns
+    if drain.args.to == "csv":  # it has no nested columns
         plain = {}
         for field in rows.schema.fields:
             if isinstance(field.dataType, StructType | MapType | ArrayType | VariantType):
@@ -182,7 +185,10 @@ def messages(spark: SparkSession, drain: Drain) -> DataFrame:
 
 
 def typed(ddl: str, options: QueueOptions) -> tuple[StructType, list[str]]:
-    """Return the columns of a queue whose payload has the fields of `ddl`, and the names of these fields."""
+    """Return the columns of a queue with the payload of `ddl`, and the names of its fields.
+
+    Raises `UsageError`.
+    """
     from pyspark.errors import ParseException
     from pyspark.sql.types import StringType, StructField, StructType
 
@@ -201,7 +207,7 @@ def typed(ddl: str, options: QueueOptions) -> tuple[StructType, list[str]]:
     return schema, payload.names
 
 
-# --- the run --------------------------------------------------------------------------------------------------------
+# --- the run --------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -214,7 +220,7 @@ class Tally:
     _batch: int = -1
 
     def add(self, query: StreamingQuery) -> Mapping[str, Any]:
-        """Count the batches that the query finished since the last call, and return its last progress."""
+        """Count the batches since the last call, and return the last progress of the query."""
         progress = query.recentProgress
         for one in progress:
             if one["batchId"] > self._batch and one["numInputRows"]:
@@ -235,7 +241,7 @@ class Tally:
 
 
 def work(spark: SparkSession, drain: Drain, watch: job.Watch) -> job.Summary:
-    """Drain, and return what was drained."""
+    """Drain the queue, and return the summary."""
     rows = messages(spark, drain)
     tally = Tally()
     take = snapshot if drain.args.history else consume
@@ -250,11 +256,11 @@ def work(spark: SparkSession, drain: Drain, watch: job.Watch) -> job.Summary:
 def summary(
     drain: Drain, watch: job.Watch, tally: Tally, seconds: float, sizes: Sizes, *, whole: bool
 ) -> job.Summary:
-    """Return what was drained, as a sentence and as facts."""
+    """Return the summary of the run: text and facts."""
     args = drain.args
     batches = f"in {job.plural(tally.batches, 'batch', 'batches')} " if tally.batches else ""
     text = f"{job.plural(tally.messages, 'message')} of {args.queue} {batches}to {drain.where} in {seconds:.1f} s"
-    text += f" ({tally.messages / seconds:,.0f} messages drained per second); the queue holds {job.told(sizes)}"
+    text += f" ({tally.messages / seconds:,.0f} messages drained per second); the queue holds {job.describe(sizes)}"
     if watch.stopped:
         text = f"stopped: {text}"
         text += f"; to go on, run it again with --checkpoint {drain.checkpoint}" if drain.checkpoint else ""
@@ -269,16 +275,16 @@ def summary(
 
 
 def hint(drain: Drain, watch: job.Watch) -> None:
-    """Say so if a queue is empty, with the nearest name: it may be misspelt."""
+    """Print a line with the nearest name if the queue is empty: its name may be misspelt."""
     if not drain.gauge.first.total:
         alike = did_you_mean(
             drain.args.queue, [name for name in drain.gauge.store.queues() if name != drain.args.queue]
         )
-        watch.say(f"queue {drain.args.queue!r} holds no messages{alike}")
+        watch.log(f"queue {drain.args.queue!r} holds no messages{alike}")
 
 
 def snapshot(spark: SparkSession, drain: Drain, rows: DataFrame, watch: job.Watch, tally: Tally) -> bool:
-    """Write the history as it is now. Return whether it ended by itself."""
+    """Write the current history. Return whether it ended without a stop by the user."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
@@ -292,7 +298,7 @@ def snapshot(spark: SparkSession, drain: Drain, rows: DataFrame, watch: job.Watc
 
 
 def consume(spark: SparkSession, drain: Drain, rows: DataFrame, watch: job.Watch, tally: Tally) -> bool:
-    """Drain until there are no more messages or the user stops it. Return whether there were no more."""
+    """Drain until no message is left or the user stops it. Return whether no message is left."""
     from spark_queue.spark import drain as settle
     from spark_queue.spark import had_batch, spark_version
 
@@ -302,7 +308,7 @@ def consume(spark: SparkSession, drain: Drain, rows: DataFrame, watch: job.Watch
             writer = writer.trigger(availableNow=True)
         elif drain.args.trigger is not None:
             writer = writer.trigger(processingTime=f"{drain.args.trigger} milliseconds")
-        # Before Spark 4.2 AvailableNow is one batch: repeat it until all messages of the beginning are done.
+        # Before Spark 4.2, AvailableNow is one batch: repeat it for all messages of the start.
         once = not drain.args.available_now or spark_version(spark) >= (4, 2)
         while not watch.stopped:
             query = writer.start()
@@ -314,7 +320,7 @@ def consume(spark: SparkSession, drain: Drain, rows: DataFrame, watch: job.Watch
 
 
 def follow(query: StreamingQuery, drain: Drain, watch: job.Watch, tally: Tally) -> None:
-    """Show a query until it ends, or stop it if the user wants so. Raises the error of the query."""
+    """Show the progress of a query until it ends or the user stops it. Raises its error."""
     while not query.awaitTermination(job.TICK):
         left = backlog(tally.add(query)) or job.states(drain.gauge.sizes())
         states = ", ".join(f"{left[state]:,} {state}" for state in ("ready", "scheduled", "reserved"))
@@ -329,15 +335,15 @@ def follow(query: StreamingQuery, drain: Drain, watch: job.Watch, tally: Tally) 
 def backlog(progress: Mapping[str, Any]) -> dict[str, int] | None:
     """Return the sizes of the queue from the progress of a query (Spark 4.2 and later)."""
     for source in progress.get("sources", ()):
-        with suppress(TypeError, ValueError):  # nothing, or not JSON
-            told = json.loads(source["latestOffset"])
-            return told if "ready" in told else None
+        with suppress(TypeError, ValueError):  # None, or not JSON
+            sizes = json.loads(source["latestOffset"])
+            return sizes if "ready" in sizes else None
     return None
 
 
 @contextmanager
 def checkpoint(drain: Drain) -> Iterator[str]:
-    """Yield the folder of the checkpoint. A temporary one is removed, and its reservations are released."""
+    """Yield the folder of the checkpoint. Remove a temporary one, and release its reservations."""
     if drain.checkpoint is not None:
         yield drain.checkpoint
         return

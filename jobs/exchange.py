@@ -23,12 +23,14 @@ if TYPE_CHECKING:
     from spark_queue.runner import ExchangeGraph, Status
 
 EPILOG = """\
-CONF is a YAML or JSON file with namespaces (databases by name), exchanges (from one queue to others, by selectors),
-links (from queue to queue in one step) and processors (functions between queues); see docs/exchanges.md,
-docs/links.md and docs/processors.md. ${NAME} in it is an environment variable.
+CONF is a YAML or JSON file with namespaces (databases by name), exchanges (from one queue to others,
+by selectors), links (from queue to queue in one step) and processors (functions between queues).
+See docs/exchanges.md, docs/links.md and docs/processors.md. ${NAME} in CONF is an environment
+variable.
 
-Each step is a streaming query with its own checkpoint. If one fails, it starts again after a growing pause; the
-others go on. A run with the same checkpoints continues where the last one was stopped.
+Each step is a streaming query with its own checkpoint. If one fails, it starts again after a
+growing pause; the others continue. A run with the same checkpoints continues where the last one was
+stopped.
 
 Examples:
   python jobs/exchange.py conf/flights.yaml
@@ -36,13 +38,13 @@ Examples:
   python jobs/exchange.py conf/flights.yaml --only by_carrier,by_delay --json
   spark-submit --master yarn --py-files jobs/_job.py jobs/exchange.py conf/flights.yaml --checkpoint-root hdfs:///x
 
-Exit code: 0 done (a run without --available-now ends by Ctrl-C or SIGTERM), 1 a failure, 2 the call or CONF is wrong,
-130 or 143 stopped by Ctrl-C or SIGTERM before the end.
+Exit code: 0 done (a run without --available-now ends by Ctrl-C or SIGTERM), 1 a failure, 2 the call
+or CONF is wrong, 130 or 143 stopped by Ctrl-C or SIGTERM before the end.
 """
 
 
 def parser() -> job.Parser:
-    """The command line."""
+    """Return the parser of the command line."""
     made = job.Parser("exchange.py", "Run a graph of exchanges, with Spark.", EPILOG, queue=False)
     made.add_argument("conf", metavar="CONF", help="the YAML or JSON file of the graph")
     made.add_argument(
@@ -95,14 +97,14 @@ def prepare(args: argparse.Namespace) -> Plan:
 
 
 def work(spark: SparkSession, plan: Plan, watch: job.Watch) -> job.Summary:
-    """Run the graph, and return what it moved."""
+    """Run the graph, and return the summary."""
     from spark_queue.runner.graph import ExchangeGraph
 
     began = time.monotonic()
     graph = ExchangeGraph(plan.graph, plan.root)
     for cycle in plan.graph.cycles():
         hops = job.plural(plan.graph.max_hops, "hop")
-        watch.say(f"cycle {' → '.join([*cycle, cycle[0]])}: a message leaves it after {hops}")
+        watch.log(f"cycle {' → '.join([*cycle, cycle[0]])}: a message leaves it after {hops}")
 
     def run() -> None:
         if plan.args.available_now:
@@ -116,21 +118,21 @@ def work(spark: SparkSession, plan: Plan, watch: job.Watch) -> job.Summary:
     except QueueError:
         if not watch.stopped:
             raise
-    told = [graph.status()[name] for name in plan.names]
-    return summary(plan, watch, told, time.monotonic() - began)
+    steps = [graph.status()[name] for name in plan.names]
+    return summary(plan, watch, steps, time.monotonic() - began)
 
 
 def watched(run: Callable[[], None], graph: ExchangeGraph, watch: job.Watch) -> None:
-    """Run, show the state of the steps meanwhile, and stop them if the user wants so."""
+    """Call `run`, and show the state of the steps. Stop them if the user stops the run."""
     done = threading.Event()
 
-    def look() -> None:
+    def watch_steps() -> None:
         while not done.wait(job.TICK):
             watch.show("stopping" if watch.stopped else state(list(graph.status().values())))
             if watch.stopped:
                 graph.stop()
 
-    looking = threading.Thread(target=look, name="progress", daemon=True)
+    looking = threading.Thread(target=watch_steps, name="progress", daemon=True)
     looking.start()
     try:
         run()
@@ -139,15 +141,15 @@ def watched(run: Callable[[], None], graph: ExchangeGraph, watch: job.Watch) -> 
         looking.join()
 
 
-def state(told: list[Status]) -> str:
+def state(steps: list[Status]) -> str:
     """Return the state of the steps in one line."""
-    received, pushed = (sum(number(one) for one in told) for number in (_received, _pushed))
+    received, pushed = (sum(number(one) for one in steps) for number in (_received, _pushed))
     line = f"{received:,} received, {pushed:,} pushed"
-    starting = sum(one.state == "starting" and not one.error for one in told)
-    begun = [f"{starting} of {job.plural(len(told), 'step')} starting"] if starting else []
+    starting = sum(one.state == "starting" and not one.error for one in steps)
+    begun = [f"{starting} of {job.plural(len(steps), 'step')} starting"] if starting else []
     trouble = {"waiting": "waits to start again", "starting": "starts again", "stopped": "has stopped"}
     troubled = [
-        f"{one.name} {trouble[one.state]} ({one.error})" for one in told if one.error and one.state in trouble
+        f"{one.name} {trouble[one.state]} ({one.error})" for one in steps if one.error and one.state in trouble
     ]
     return "; ".join([line, *begun, *troubled])
 
@@ -160,17 +162,17 @@ def _pushed(one: Status) -> int:
     return sum(one.traffic.pushed.values())
 
 
-def summary(plan: Plan, watch: job.Watch, told: list[Status], seconds: float) -> job.Summary:
-    """Return what went where, as text and as facts."""
-    received = sum(_received(one) for one in told)
-    head = f"{job.plural(received, 'message')} routed by {job.plural(len(told), 'step')} in {seconds:.1f} s"
-    rows = [row for one in told for row in _rows(one)]
+def summary(plan: Plan, watch: job.Watch, steps: list[Status], seconds: float) -> job.Summary:
+    """Return the summary of the run: text and facts."""
+    received = sum(_received(one) for one in steps)
+    head = f"{job.plural(received, 'message')} routed by {job.plural(len(steps), 'step')} in {seconds:.1f} s"
+    rows = [row for one in steps for row in _rows(one)]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     lines = [f"  {a:<{widths[0]}}  {b:<{widths[1]}}  {c:>{widths[2]}}{d}" for a, b, c, d in rows]
-    broken = [one for one in told if one.state == "stopped" and one.error and not watch.stopped]
+    broken = [one for one in steps if one.state == "stopped" and one.error and not watch.stopped]
     facts: dict[str, Any] = {
         "job": "exchange", "conf": plan.args.conf, "checkpoint_root": plan.root, "seconds": round(seconds, 3),
-        "stopped": watch.name_of_signal, "exchanges": {one.name: _facts(one) for one in told},
+        "stopped": watch.name_of_signal, "exchanges": {one.name: _facts(one) for one in steps},
     }  # fmt: skip
     code = 1 if broken else watch.code if plan.args.available_now else 0
     return job.Summary("\n".join([head, *lines]), facts, code)

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 EPILOG = """\
-CONF is a file in YAML, JSON or hub-queue's XML with executors (which function processes which events) and settings;
-see docs/events.md. Internal events need none. Functions are imported here and in Spark's workers, so their modules
-must be on the path of both.
+CONF is a file in YAML, JSON or hub-queue's XML with executors (functions and their events) and
+settings; see docs/events.md. Internal events need no executors. Functions are imported by the job
+and by Spark's workers, so their modules must be on the path of both.
 
-Several runs can execute the events of one queue; each event is executed by one of them. A run with the same
-checkpoint continues where the last one was stopped or killed.
+Several runs can execute the events of one queue; each event is executed by one of them. A run with
+the same checkpoint continues where the last one was stopped or killed.
 
 Examples:
   python jobs/executor.py conf/executors.yaml --url sqlite:///queues.db --queue events
@@ -34,13 +34,13 @@ Examples:
   python jobs/executor.py conf/executors.yaml --url redis://host/0 --queue events --parallel 8 --batch 100
   spark-submit --py-files jobs/_job.py jobs/executor.py conf/executors.yaml --url mongodb://h/db --queue events
 
-Exit code: 0 done (a run without --available-now ends by Ctrl-C or SIGTERM), 1 a failure, 2 the call or CONF is wrong,
-130 or 143 stopped by Ctrl-C or SIGTERM before the end.
+Exit code: 0 done (a run without --available-now ends by Ctrl-C or SIGTERM), 1 a failure, 2 the call
+or CONF is wrong, 130 or 143 stopped by Ctrl-C or SIGTERM before the end.
 """
 
 
 def parser() -> job.Parser:
-    """The command line."""
+    """Return the parser of the command line."""
     made = job.Parser("executor.py", "Execute the events of a queue, with Spark.", EPILOG)
     made.add_argument("conf", nargs="*", metavar="CONF", help="files with executors and settings")
     made.add_argument("--name", default="events", help="the name of this run in log and history (default: events)")
@@ -57,7 +57,7 @@ def parser() -> job.Parser:
     end = made.add_mutually_exclusive_group()
     end.add_argument("--available-now", action="store_true", help="end when the events that are new now are executed")
     end.add_argument(
-        "--trigger", type=job.lasting, default=0, metavar="5s", help="interval of micro-batches (default: none)"
+        "--trigger", type=job.duration_ms, default=0, metavar="5s", help="interval of micro-batches (default: none)"
     )
     made.add_argument(
         "--restarts",
@@ -80,7 +80,10 @@ class Plan:
 
 
 def prepare(args: argparse.Namespace) -> Plan:
-    """Check a call and its files. Raises `UsageError`, and `StoreError` if the queue cannot be reached."""
+    """Check a call and its files.
+
+    Raises `UsageError`, or `StoreError` if the store is unavailable.
+    """
     source, _ = job.checked(dict(args.option) | {"url": args.url, "queue": args.queue}, "stream")
     try:
         declared = declared_in(*args.conf)
@@ -93,18 +96,18 @@ def prepare(args: argparse.Namespace) -> Plan:
 
 
 def work(spark: SparkSession, plan: Plan, watch: job.Watch) -> job.Summary:
-    """Execute events, and return the result."""
+    """Execute events, and return the summary."""
     from spark_queue.events.spark_query import ExecutorQuery
 
     args, events, began = plan.args, plan.events, time.monotonic()
     for one in events.executors.overlap_warnings():
-        watch.say(one)
+        watch.log(one)
     query = ExecutorQuery(
         events, plan.checkpoint, name=args.name, batch=args.batch, parallel=args.parallel, options=dict(args.option)
     )
     tally = {"events": 0, "batch": -1}
 
-    def look(running: StreamingQuery) -> None:
+    def show_progress(running: StreamingQuery) -> None:
         for one in running.recentProgress:
             if one["batchId"] > tally["batch"]:
                 tally["batch"] = one["batchId"]
@@ -114,7 +117,7 @@ def work(spark: SparkSession, plan: Plan, watch: job.Watch) -> job.Summary:
             running.stop()
 
     def wait(seconds: float, error: str) -> bool:
-        watch.say(f"{error}; starts again in {seconds:g} s")
+        watch.log(f"{error}; starts again in {seconds:g} s")
         end = time.monotonic() + seconds
         while time.monotonic() < end and not watch.stopped:
             time.sleep(0.1)
@@ -126,14 +129,14 @@ def work(spark: SparkSession, plan: Plan, watch: job.Watch) -> job.Summary:
             available_now=args.available_now,
             every=args.trigger,
             restarts=args.restarts,
-            on_check=look,
+            on_check=show_progress,
             wait=wait,
         )
         return summary(plan, watch, tally["events"], time.monotonic() - began)
 
 
 def summary(plan: Plan, watch: job.Watch, executed: int, seconds: float) -> job.Summary:
-    """Return what was executed, as a sentence and as facts."""
+    """Return the summary of the run: text and facts."""
     args, now = plan.args, plan.events.summary()
     states = ", ".join(f"{number:,} {name}" for name, number in now.items() if number) or "no events"
     text = f"{job.plural(executed, 'event')} of {args.queue} executed in {seconds:.1f} s; the queue has {states}"

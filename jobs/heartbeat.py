@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 EPILOG = """\
-A --conf file declares heartbeats in YAML, JSON or hub-queue's XML; see docs/events.md. A tick creates one event for
-each heartbeat with the ID. Without --every there is one tick, without Spark: call it from cron or another scheduler.
-With --every a streaming query ticks until it is stopped; missed ticks are not repeated.
+A --conf file declares heartbeats in YAML, JSON or hub-queue's XML; see docs/events.md. A tick
+creates one event for each heartbeat with the ID. Without --every the job ticks once, without Spark:
+call it from cron or another scheduler. With --every a streaming query ticks until it is stopped;
+missed ticks are not repeated.
 
 Examples:
   python jobs/heartbeat.py OneMinute --conf conf/heartbeats.yaml --url sqlite:///queues.db --queue events
@@ -35,13 +36,15 @@ Exit code: 0 done, or stopped by Ctrl-C or SIGTERM; 1 a failure; 2 the call or t
 
 
 def parser() -> job.Parser:
-    """The command line."""
+    """Return the parser of the command line."""
     made = job.Parser("heartbeat.py", "Create the events of a heartbeat.", EPILOG)
     made.add_argument("id", metavar="ID", help="the id of the heartbeat")
     made.add_argument(
         "--conf", action="append", required=True, metavar="FILE", help="a file with heartbeats; repeatable"
     )
-    made.add_argument("--every", type=job.lasting, metavar="1m", help="time between two ticks (default: tick once)")
+    made.add_argument(
+        "--every", type=job.duration_ms, metavar="1m", help="time between two ticks (default: tick once)"
+    )
     made.add_argument("--checkpoint", metavar="DIR", help="the folder of the checkpoint (default: checkpoints/Q.ID)")
     return made
 
@@ -67,14 +70,14 @@ def prepare(args: argparse.Namespace) -> Plan:
 
 
 def once(plan: Plan) -> job.Summary:
-    """Tick, and return what was created."""
+    """Tick once, and return the summary."""
     with plan.events:
         ids = tick(plan.events, plan.heartbeats, plan.args.id)
     return summary(plan, ids, None)
 
 
 def work(spark: SparkSession, plan: Plan, watch: job.Watch) -> job.Summary:
-    """Tick until the user stops it."""
+    """Tick at intervals until the user stops it, and return the summary."""
     args = plan.args
     made: list[str] = []
 
@@ -100,7 +103,7 @@ def work(spark: SparkSession, plan: Plan, watch: job.Watch) -> job.Summary:
 
 
 def summary(plan: Plan, ids: list[str], stopped: str | None, seconds: float = 0.0) -> job.Summary:
-    """Return what was created, as a sentence and as facts."""
+    """Return the summary of the run: text and facts."""
     args = plan.args
     text = f"{job.plural(len(ids), 'event')} of heartbeat {args.id} created in {args.queue}"
     facts: dict[str, Any] = {
@@ -111,21 +114,21 @@ def summary(plan: Plan, ids: list[str], stopped: str | None, seconds: float = 0.
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run it: with Spark at intervals, without Spark once."""
+    """Run the job: at intervals with Spark, or once without it."""
     made = parser()
     args = made.parse(argv)
     if args.every is not None:
         return job.run(made, prepare, work, argv)
     try:
-        told = once(prepare(args))
-    except Exception as error:  # noqa: BLE001  the last gate: an exit code and a message of all that can happen
+        done = once(prepare(args))
+    except Exception as error:  # noqa: BLE001  any error ends with a message and an exit code
         text, code = job.diagnosis(error)
         print(f"{made.prog}: {text}", file=sys.stderr)
         return code
-    print(f"{made.prog}: {told.text}", file=sys.stderr)
+    print(f"{made.prog}: {done.text}", file=sys.stderr)
     if args.json:
-        print(json.dumps(told.facts))
-    return told.code
+        print(json.dumps(done.facts))
+    return done.code
 
 
 if __name__ == "__main__":

@@ -29,9 +29,9 @@ What a row becomes:
   csv, parquet  a JSON object with one field per column; NULL fields are left out
   json          one JSON value per line, as it is
   text          each line is a payload of plain text
-Columns of --id and --headers also stay in the payload. All rows of a format become visible together, or none of them;
-with --option delivery=at-least-once each becomes visible as it is pushed. A message whose id the queue holds is
-skipped, so you can repeat a push with --id.
+Columns of --id and --headers also stay in the payload. All rows of a format become visible
+together, or none. With --option delivery=at-least-once each row becomes visible when it is pushed.
+A message is skipped if the queue holds its id, so you can repeat a push with --id.
 
 Examples:
   python jobs/push.py flights.csv --url sqlite:///queues.db --queue departures
@@ -51,12 +51,13 @@ SUFFIXES = {
 }  # fmt: skip
 PACKED = {".gz", ".bz2", ".zst", ".snappy", ".lz4", ".deflate"}
 
-#: CSV as most programs write it. Every file must have the same header, which Spark checks only where asked to.
+#: CSV as most programs write it. All files must have the same header, which Spark checks with
+#: enforceSchema=false.
 CSV = {"header": "true", "inferSchema": "true", "escape": '"', "enforceSchema": "false"}
 
 
 def parser() -> job.Parser:
-    """The command line."""
+    """Return the parser of the command line."""
     made = job.Parser("push.py", "Push rows of files into a queue, with Spark.", EPILOG)
     made.add_argument("files", nargs="+", metavar="FILE", help="files or folders of csv, json, parquet or text")
     made.add_argument("--format", choices=FORMATS, help="the format of the files (default: by their suffix)")
@@ -71,7 +72,7 @@ def parser() -> job.Parser:
     made.add_argument("--payload", metavar="COL", help="the column that becomes the payload (default: the whole row)")
     made.add_argument("--id", metavar="COL", help="the column that becomes the id (default: new ids)")
     made.add_argument("--headers", type=job.names, default=[], metavar="COL,COL", help="columns that become headers")
-    made.add_argument("--delay", type=job.lasting, metavar="30s", help="time until the messages can be reserved")
+    made.add_argument("--delay", type=job.duration_ms, metavar="30s", help="time until the messages can be reserved")
     made.add_argument("--limit", type=job.count, metavar="N", help="maximum number of rows")
     return made
 
@@ -88,7 +89,7 @@ class Push:
 
 
 def prepare(args: argparse.Namespace) -> Push:
-    """Check a call. Raises `UsageError` for mistakes and `StoreError` if the queue cannot be reached."""
+    """Check a call. Raises `UsageError`, or `StoreError` if the store is unavailable."""
     sink, options = job.checked(dict(args.option) | {"url": args.url, "queue": args.queue}, "push")
     files: dict[str, list[str]] = {}
     for file in args.files:
@@ -100,14 +101,17 @@ def prepare(args: argparse.Namespace) -> Push:
 
 
 def check_file(file: str) -> None:
-    """Raise `UsageError` if a local file is missing. Under spark-submit only Spark knows where files are."""
+    """Raise `UsageError` if a local file is missing. Under spark-submit, Spark checks files."""
     if not (job.SUBMITTED or re.match(r"\w[\w+.-]+:", file) or glob(file)):
         beside = [str(one) for one in Path(file).parent.glob("*")]
         raise UsageError(f"no file or folder {file!r}{did_you_mean(file, beside)}")
 
 
 def format_of(file: str) -> str:
-    """Return the format of a file, or of the first file of a folder, by its suffix. Raises `UsageError`."""
+    """Return the format of a file, or of the first file of a folder, by its suffix.
+
+    Raises `UsageError`.
+    """
     inside = (one for one in sorted(Path(file).rglob("*")) if one.is_file() and not one.name.startswith(("_", ".")))
     for one in (Path(file), *islice(inside, 1)):
         suffixes = [suffix.lower() for suffix in one.suffixes if suffix not in PACKED]
@@ -116,17 +120,17 @@ def format_of(file: str) -> str:
     raise UsageError(f"{file!r}: unknown suffix; set --format {'|'.join(FORMATS)}")
 
 
-# --- rows into messages ---------------------------------------------------------------------------------------------
+# --- rows into messages ---------------------------------------------------------------------------
 
 
 def work(spark: SparkSession, push: Push, watch: job.Watch) -> job.Summary:
-    """Push, and return what was pushed."""
+    """Push the files, and return the summary."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
     began, rows, whole = time.monotonic(), 0, True
     watch.show("reading the files")
-    made = messages(spark, push)  # all of them, so that nothing is pushed where some column is missing
+    made = messages(spark, push)  # of all files, so that nothing is pushed if a column is missing
     with push.gauge as gauge:
 
         def state() -> str:
@@ -154,15 +158,15 @@ def work(spark: SparkSession, push: Push, watch: job.Watch) -> job.Summary:
 
 
 def summary(push: Push, watch: job.Watch, rows: int, seconds: float, sizes: Sizes, *, whole: bool) -> job.Summary:
-    """Return what was pushed, as a sentence and as facts."""
+    """Return the summary of the run: text and facts."""
     args, dead = push.args, 0
     rate = f"{rows / seconds:,.0f} rows pushed per second"
     text = f"{job.plural(rows, 'row')} pushed to {args.queue} in {seconds:.1f} s ({rate})"
     if push.dead is not None:
-        with push.dead as grave:
-            dead = grave.sizes(now=True).total - grave.first.total
+        with push.dead as gauge:
+            dead = gauge.sizes(now=True).total - gauge.first.total
         text += f"; {job.plural(dead, 'bad row')} of them to {push.dead.queue}" if dead else ""
-    text += f"; the queue holds {job.told(sizes)}"
+    text += f"; the queue holds {job.describe(sizes)}"
     if not whole:
         again = "the same call" if args.id else "the other rows: without --id, the same call would push these twice"
         text = f"stopped: about {text}; to go on, push {again}" if rows else "stopped: nothing pushed"
@@ -208,7 +212,7 @@ def messages(spark: SparkSession, push: Push) -> dict[str, DataFrame]:
 
 
 def read(spark: SparkSession, form: str, files: list[str], options: dict[str, str], *, fields: bool) -> DataFrame:
-    """Return rows in two columns: `whole`, the payload of a row, and `row`, its fields one by one (if wanted)."""
+    """Return rows as two columns: `whole` (the payload) and `row` (the fields, if `fields`)."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import StructType
 
@@ -224,7 +228,7 @@ def read(spark: SparkSession, form: str, files: list[str], options: dict[str, st
 
 
 def payload(column: Column, field: StructField) -> Column:
-    """Return a column as payload: numbers and nested values as JSON, text and bytes as they are."""
+    """Return a column as payload: numbers and nested values as JSON, text and bytes unchanged."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import ArrayType, BooleanType, MapType, NumericType, StructType
 

@@ -1,6 +1,7 @@
-"""Make the notebooks `*.ipynb` of the programs `*.py` beside them, and run them, so that they show what comes out.
+"""Build the notebooks `*.ipynb` from the programs `*.py` of this folder, and run them.
 
-`make notebooks` does it. The programs are notebooks as Databricks keeps them, and the one source: change those.
+`make notebooks` runs it. The programs are notebooks in the source format of Databricks. Edit only
+them.
 """
 
 from __future__ import annotations
@@ -17,23 +18,24 @@ from traitlets.config import Config
 
 FOLDER = Path(__file__).resolve().parent
 
-#: How a notebook of Databricks begins, what is between its cells, and before each line that is not Python.
+#: The first line of a Databricks notebook, the separator of its cells, and the prefix of lines that
+#: are not Python.
 HEAD, BETWEEN, MAGIC = "# Databricks notebook source\n", "# COMMAND ----------", "# MAGIC"
 
-#: Seconds that one cell may take.
+#: Maximum seconds per cell.
 TIMEOUT = 240
 
-#: Most bytes of a notebook.
+#: Maximum bytes of a notebook.
 LARGEST = 300_000
 
 
 def programs() -> list[Path]:
-    """The notebooks, as programs."""
+    """Return the programs that are notebooks."""
     return sorted(path for path in FOLDER.glob("*.py") if path.read_text().startswith(HEAD))
 
 
 def notebook(program: Path) -> NotebookNode:
-    """The notebook that a program is, without what comes out."""
+    """Return the notebook of a program, without output."""
     cells = []
     for number, text in enumerate(program.read_text().removeprefix(HEAD).split(BETWEEN), 1):
         source, ident = text.strip(), f"cell-{number:02}"
@@ -47,16 +49,19 @@ def notebook(program: Path) -> NotebookNode:
 
 
 def run(made: NotebookNode, folder: Path) -> None:
-    """Run a notebook in a folder, with a kernel of its own, and keep what comes out in it.
+    """Run a notebook in a folder, with a kernel of its own, and store the output in the notebook.
 
     Raises `nbclient.exceptions.CellExecutionError`.
     """
     env = {name: value for name, value in os.environ.items() if name not in ("MPLBACKEND", "NOTEBOOK_URL")}
     path = os.pathsep.join(filter(None, [str(FOLDER.parent), env.get("PYTHONPATH")]))
     env |= {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": path, "NOTEBOOK_FOLDER": str(folder)}
-    env |= {"TMPDIR": str(folder), "IPYTHONDIR": str(folder / "ipython")}  # leave nothing, and use nobody's settings
+    env |= {
+        "TMPDIR": str(folder),
+        "IPYTHONDIR": str(folder / "ipython"),
+    }  # leave no files, and use no settings of the user
     resources = {"metadata": {"path": str(folder)}}
-    # With TCP, another program may take a port that was chosen. The path of a socket must be short.
+    # With TCP, another program may take the chosen port. The path of a socket must be short.
     with tempfile.TemporaryDirectory(prefix="kernel-") as sockets:
         config = Config(KernelManager={"transport": "ipc", "ip": f"{sockets}/ipc"})
         client = NotebookClient(made, config=config, timeout=TIMEOUT, resources=resources, record_timing=False)
@@ -64,7 +69,7 @@ def run(made: NotebookNode, folder: Path) -> None:
 
 
 def tidy(made: NotebookNode) -> None:
-    """Leave out what differs from machine to machine: Spark's log, and how the kernel describes itself."""
+    """Remove output that differs between machines: Spark's log and facts of the kernel."""
     made.metadata.language_info = {"name": "python"}
     for cell in made.cells:
         if cell.cell_type == "code":
@@ -73,7 +78,7 @@ def tidy(made: NotebookNode) -> None:
 
 
 def main() -> int:
-    """Make them all."""
+    """Build all notebooks. Return the exit code."""
     for program in programs():
         made = notebook(program)
         with tempfile.TemporaryDirectory(prefix="notebook-") as folder:
@@ -81,9 +86,9 @@ def main() -> int:
         tidy(made)
         text = nbformat.writes(made) + "\n"
         if found := [path for path in (folder, str(FOLDER.parent)) if path in text]:
-            sys.exit(f"{program.name}: {found[0]} is of this machine: leave it out of what is shown")
+            sys.exit(f"{program.name}: the output contains the path {found[0]} of this machine; remove it")
         if (size := len(text.encode())) > LARGEST:
-            sys.exit(f"{program.name}: {size:,} bytes come out, {LARGEST:,} at most: show less")
+            sys.exit(f"{program.name}: the notebook has {size:,} bytes, more than {LARGEST:,}; show less")
         program.with_suffix(".ipynb").write_text(text)
         print(f"{program.stem}.ipynb: {size:,} bytes")
     return 0

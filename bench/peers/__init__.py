@@ -1,9 +1,10 @@
-"""Other work queues on the same servers, each set up as its own documentation advises for many short jobs.
+"""Other work queues on the same servers, set up as their documentation advises for many short jobs.
 
-`measure` pushes no-op jobs with documents of 100 bytes, as fast as the peer's API does, then starts its workers and
-takes the time from the first to the last job. A run counts only if each job ran exactly once and nothing is left.
-`PEERS` says how each one is set up. Python peers live in environments of their own (`.venv-peers*`), Node.js
-peers in `node_modules`: `make peers` installs them.
+`measure` pushes no-op jobs with documents of 100 bytes, as fast as the API of the peer allows. Then
+it starts the workers of the peer, and measures the time from the first to the last job. A run
+counts only if each job ran exactly once and nothing is left. `PEERS` has the settings of each peer.
+`make peers` installs Python peers in environments of their own (`.venv-peers*`), and Node.js peers
+in `node_modules`.
 """
 
 from __future__ import annotations
@@ -34,18 +35,18 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 KEUSS = ROOT / "tests" / "interop" / "keuss_driver" / "node_modules"
 
-PATIENCE = 60  # s without a job done, after which a drain has failed; workers start in less
-SLOWEST_PUSH = 100  # messages/s below which a push has failed
-JOBS = 20_000  # of a round, where nothing else is said
-LEAST = 100  # jobs; fewer have no first and last to speak of
+STALL_TIMEOUT_S = 60  # a drain fails if no job runs for this long; workers start faster
+MIN_PUSH_RATE = 100  # messages/s; a slower push fails
+JOBS = 20_000  # per round, by default
+MIN_JOBS = 100  # fewer give no useful time from the first to the last job
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One run of one peer.
+    """The result of one run of one peer.
 
-    CPU of the client is that of the programs that push or work, their start included, though a drain lasts from the
-    first to the last job only; CPU of the server is what it used meanwhile, whoever asked.
+    A drain lasts from the first to the last job. CPU of the client is that of the programs that
+    push or work, including their start. CPU of the server is all that it used during the run.
     """
 
     push: Measured
@@ -55,17 +56,17 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Peer:
-    """How a peer is run. In commands and patterns, `{queue}` is the run's own."""
+    """Settings of a peer. In commands and patterns, `{queue}` is the queue of the run."""
 
     server: Literal["redis", "mongodb"]
-    installed: Path  # what is there once it is
+    installed: Path  # exists if the peer is installed
     push: tuple[str, ...]
     work: tuple[str, ...]
-    workers: int = 1  # how often `work` is started
-    most: int | None = None  # jobs of a round, where it is too slow for more
-    stop: signal.Signals = signal.SIGTERM  # what lets a worker end in peace
-    keys: tuple[str, ...] = ()  # patterns of all the keys it makes in Redis
-    jobs: tuple[str, ...] = ()  # patterns of those that are there only as long as jobs are
+    workers: int = 1  # processes of `work`
+    max_jobs: int | None = None  # per round, for a slow peer
+    stop: signal.Signals = signal.SIGTERM  # stops a worker cleanly
+    keys: tuple[str, ...] = ()  # patterns of all keys that it creates in Redis
+    jobs: tuple[str, ...] = ()  # patterns of the keys that exist only while jobs do
     settings: str
 
 
@@ -93,7 +94,7 @@ def _rq(workers: int) -> Peer:
 
 
 def keuss(backend: str, act: Literal["reserve", "pop"], loops: int = 8) -> Peer:
-    """keuss on one of its backends, in so many loops of `act`."""
+    """Return keuss on one of its backends, with `loops` concurrent loops of `act`."""
     server: Literal["redis", "mongodb"] = "redis" if backend.startswith("redis") else "mongodb"
     taken = f"{loops} loops of {'reserve and ok' if act == 'reserve' else 'pop'}"
     return Peer(
@@ -101,7 +102,7 @@ def keuss(backend: str, act: Literal["reserve", "pop"], loops: int = 8) -> Peer:
         installed=KEUSS / "keuss",
         push=_node("keuss.js", "push", backend, "64"),
         work=_node("keuss.js", act, backend, str(loops)),
-        most=5_000 if backend == "mongo" else None,
+        max_jobs=5_000 if backend == "mongo" else None,
         keys=("keuss:q:ordered_queue:*:{queue}",),
         jobs=("keuss:q:ordered_queue:*:{queue}",),
         settings=f"backend {backend}, local signals, stats in memory; push: 64 at a time; work: {taken} "
@@ -172,7 +173,7 @@ PEERS: dict[str, Peer] = {
 
 
 def names(text: str) -> list[str]:
-    """Peers, by their names between commas."""
+    """Return the names of peers in a comma-separated list."""
     found = text.split(",")
     if unknown := [one for one in found if one not in PEERS]:
         raise argparse.ArgumentTypeError(f"no peer {unknown[0]!r}; there are {', '.join(PEERS)}")
@@ -180,12 +181,12 @@ def names(text: str) -> list[str]:
 
 
 def jobs(peer: str, wanted: int) -> int:
-    """How many jobs this peer does in a round where so many are wanted."""
-    return min(wanted, PEERS[peer].most or wanted)
+    """Return the number of jobs of this peer in a round of `wanted` jobs."""
+    return min(wanted, PEERS[peer].max_jobs or wanted)
 
 
 def ready(peer: str, urls: Mapping[str, str]) -> None:
-    """Raise `PeerError`, which says what to type, where the peer is not installed or has no server."""
+    """Raise `PeerError` with the command to type if the peer is not installed or has no server."""
     wanted = PEERS[peer]
     if not wanted.installed.exists() or not shutil.which(wanted.push[0]):
         needs = " (it needs Node.js 18 or later, with npm)" if wanted.push[0] == "node" else ""
@@ -195,16 +196,20 @@ def ready(peer: str, urls: Mapping[str, str]) -> None:
 
 
 def measure(peer: str, urls: Mapping[str, str], messages: int) -> Run:
-    """Push and drain so many jobs, and remove what was made. `urls` are those of `redis` and `mongodb`.
+    """Push and drain `messages` jobs, and remove the data of the run.
 
-    A peer that is not installed, does not start, stalls, or runs a job not exactly once is a PeerError, with its log.
+    `urls`: those of `redis` and `mongodb`. Raises `PeerError` with the log of the peer if it is not
+    installed, does not start, stalls, or does not run each job exactly once.
     """
     ready(peer, urls)
     return _Run(peer, urls, messages).measure()
 
 
 def seconds(tallies: Sequence[bytes]) -> float:
-    """From the first to the last job, by the tallies of all processes; a ValueError unless each ran exactly once."""
+    """Return the seconds from the first to the last job, by the tallies of all processes.
+
+    Raises `ValueError` unless each job ran exactly once.
+    """
     ran = Counter(map(sum, zip(*(one[HEAD.size :] for one in tallies), strict=True)))
     del ran[1]
     if ran:
@@ -237,7 +242,7 @@ class _Run:
             return Run(push=push, drain=drain, version=pushed["version"])
 
     def _took(self, seconds: float, ended: Sequence[Program], served: float) -> Measured:
-        """What these programs took, which have ended, and the server since it told `served`."""
+        """Return the cost of ended programs, and of the server since its CPU was `served`."""
         client, server = sum(one.cpu for one in ended), self.place.cpu() - served
         return Measured.of(self.messages, seconds=seconds, client=client, server=server, peak=self.peak)
 
@@ -248,7 +253,7 @@ class _Run:
 
     @contextmanager
     def _running(self, command: Sequence[str], number: int = 1) -> Iterator[list[Program]]:
-        """So many programs, which end with the block."""
+        """Start `number` programs, and stop them at the end of the block."""
         environment = os.environ | {
             "PYTHONPATH": str(HERE.parent),
             "NODE_PATH": str(KEUSS),
@@ -269,22 +274,22 @@ class _Run:
                 one.stop(self.peer.stop)
 
     def _push(self, programs: Sequence[Program]) -> Any:
-        """What the pusher tells: `seconds` and `version`."""
-        deadline = time.monotonic() + PATIENCE + self.messages / SLOWEST_PUSH
+        """Wait for the pusher. Return its report: `seconds` and `version`."""
+        deadline = time.monotonic() + STALL_TIMEOUT_S + self.messages / MIN_PUSH_RATE
         (program,) = programs
         while not program.ended():
             if time.monotonic() > deadline:
-                raise self._error("did not end its pushes in time", programs)
+                raise self._error("timed out while it pushed", programs)
             self._watch(programs)
         if program.code:
             raise self._error(f"could not push (exit code {program.code})", programs)
-        return json.loads(program.said().splitlines()[-1])
+        return json.loads(program.stdout().splitlines()[-1])
 
     def _drain(self, programs: Sequence[Program]) -> None:
-        before, deadline = 0, time.monotonic() + PATIENCE
+        before, deadline = 0, time.monotonic() + STALL_TIMEOUT_S
         while (ran := self._ran()) < self.messages or self.place.left():
             if ran > before:
-                before, deadline = ran, time.monotonic() + PATIENCE
+                before, deadline = ran, time.monotonic() + STALL_TIMEOUT_S
             ended = [one.ended() for one in programs]
             if any(one.code for one in programs) or (all(ended) and ran < self.messages):
                 raise self._error(f"workers ended after {ran:,} of {self.messages:,} jobs", programs)
@@ -299,22 +304,23 @@ class _Run:
         self.peak = max(self.peak, memory({one.pid for one in programs}))
 
     def _tallied(self) -> list[bytes]:
-        """The tally of each process that worked."""
+        """Return the tally of each process that worked."""
         tallies = [one.read_bytes() for one in self.tallies.iterdir()]
-        return [one for one in tallies if len(one) == HEAD.size + self.messages]  # another is just being made
+        # A shorter file is being created.
+        return [one for one in tallies if len(one) == HEAD.size + self.messages]
 
     def _ran(self) -> int:
-        """How many jobs ran, or some more if some ran twice."""
+        """Return the number of jobs that ran. Those that ran twice may count twice."""
         return sum(self.messages - one.count(0, HEAD.size) for one in self._tallied())
 
     def _checked(self) -> float:
-        """What the drain took, provided that nothing is left."""
+        """Return the seconds of the drain. Raises `PeerError` unless each job ran exactly once."""
         if left := self.place.left():
-            raise PeerError(f"{self.name} is not to be trusted: {left:,} keys or documents are left")
+            raise PeerError(f"{self.name} is not reliable: {left:,} keys or documents are left")
         try:
             return seconds(self._tallied())
         except ValueError as exc:
-            raise PeerError(f"{self.name} is not to be trusted: {exc}") from exc
+            raise PeerError(f"{self.name} is not reliable: {exc}") from exc
 
     def _error(self, what: str, programs: Sequence[Program]) -> PeerError:
         logs = "\n".join(one.log() for one in programs).strip()

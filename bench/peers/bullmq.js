@@ -1,10 +1,10 @@
-// BullMQ: pushes with addBulk; works with as many jobs at once as it is told.
+// BullMQ: pushes with addBulk, and works with the given concurrency.
 
 'use strict';
 
 const { Queue, Worker } = require('bullmq');
 const Redis = require('ioredis');
-const { url, queue: prefix, messages, payload, done, told, untilStopped } = require('./job');
+const { url, queue: prefix, messages, payload, done, report, untilStopped } = require('./job');
 
 const CHUNK = 1000;
 const connection = new Redis(url, { maxRetriesPerRequest: null });
@@ -28,5 +28,5 @@ function work(concurrency) {
 }
 
 const [act, concurrency] = process.argv.slice(2);
-if (act === 'push') told(push, 'bullmq', 'ioredis').then(() => process.exit(0));
+if (act === 'push') report(push, 'bullmq', 'ioredis').then(() => process.exit(0));
 else work(Number(concurrency));

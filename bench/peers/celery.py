@@ -1,10 +1,10 @@
-"""Celery on Redis: pushes one by one through one producer, there being no bulk; its own command works."""
+"""Celery on Redis: pushes one by one through one producer, as it has no bulk. Its command works."""
 
 from __future__ import annotations
 
 from celery import Celery
 
-from peers.job import QUEUE, URL, done, payloads, told
+from peers.job import QUEUE, URL, done, payloads, report
 
 app = Celery("peers", broker=URL)
 app.conf.update(
@@ -24,4 +24,4 @@ def push() -> None:
 
 
 if __name__ == "__main__":
-    told(push, "celery", "kombu", "redis")
+    report(push, "celery", "kombu", "redis")

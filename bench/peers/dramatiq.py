@@ -1,11 +1,11 @@
-"""Dramatiq on Redis: pushes one by one, there being no bulk; its own command works."""
+"""Dramatiq on Redis: pushes one by one, as it has no bulk. Its command works."""
 
 from __future__ import annotations
 
 import dramatiq
 from dramatiq.brokers.redis import RedisBroker
 
-from peers.job import QUEUE, URL, done, payloads, told
+from peers.job import QUEUE, URL, done, payloads, report
 
 broker = RedisBroker(url=URL, namespace=QUEUE)
 job = dramatiq.actor(done, broker=broker)
@@ -18,4 +18,4 @@ def push() -> None:
 
 
 if __name__ == "__main__":
-    told(push, "dramatiq", "redis")
+    report(push, "dramatiq", "redis")

@@ -1,10 +1,10 @@
-"""Huey on Redis: pushes one by one, there being no bulk; its own command works."""
+"""Huey on Redis: pushes one by one, as it has no bulk. Its command works."""
 
 from __future__ import annotations
 
 from huey import RedisHuey
 
-from peers.job import QUEUE, URL, done, payloads, told
+from peers.job import QUEUE, URL, done, payloads, report
 
 huey = RedisHuey(QUEUE, url=URL, results=False)
 job = huey.task()(done)
@@ -17,4 +17,4 @@ def push() -> None:
 
 
 if __name__ == "__main__":
-    told(push, "huey", "redis")
+    report(push, "huey", "redis")

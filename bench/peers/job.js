@@ -1,4 +1,4 @@
-// What the programs of the Node.js peers share; job.py says the same for Python.
+// Shared parts of the programs of Node.js peers. job.py is the same for Python.
 
 'use strict';
 
@@ -12,9 +12,9 @@ const messages = Number(PEERS_MESSAGES);
 // A document of 100 bytes of JSON.
 const payload = (n) => ({ n, carrier: 'UA', origin: 'EWR', text: 'x'.repeat(54 - String(n).length) });
 
-// The tally is memory, and written down now and then: Node.js maps no files.
+// The tally is in memory, and written to its file at intervals, because Node.js cannot map files.
 const HEAD = 16;
-const WRITTEN = 200; // ms
+const WRITE_INTERVAL = 200; // ms
 const tally = Buffer.alloc(HEAD + messages);
 let file = null;
 let changed = false;
@@ -24,21 +24,21 @@ function write() {
   changed = false;
 }
 
-// The job: note that it ran.
+// Run the no-op job: count it in the tally.
 function done({ n }) {
   const now = (performance.timeOrigin + performance.now()) / 1000;
   if (file === null) {
     file = fs.openSync(path.join(PEERS_TALLIES, String(process.pid)), 'w');
     tally.writeDoubleLE(now, 0);
-    setInterval(write, WRITTEN);
+    setInterval(write, WRITE_INTERVAL);
   }
   tally[HEAD + n] += 1;
   tally.writeDoubleLE(now, 8);
   changed = true;
 }
 
-// Push, and print how long it took and by which versions.
-async function told(push, ...packages) {
+// Push, and print the seconds and the versions of the packages.
+async function report(push, ...packages) {
   const begun = performance.now();
   await push();
   const seconds = (performance.now() - begun) / 1000;
@@ -46,7 +46,7 @@ async function told(push, ...packages) {
   console.log(JSON.stringify({ seconds, version }));
 }
 
-// When there is nothing more to do, the benchmark says so.
+// The benchmark sends SIGTERM when all jobs are done.
 function untilStopped(close) {
   process.once('SIGTERM', async () => {
     await close();
@@ -55,4 +55,4 @@ function untilStopped(close) {
   });
 }
 
-module.exports = { url, queue, messages, payload, done, told, untilStopped };
+module.exports = { url, queue, messages, payload, done, report, untilStopped };

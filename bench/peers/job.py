@@ -1,4 +1,4 @@
-"""What the programs of the Python peers share: the documents, the no-op job with its tally, and how they tell."""
+"""Shared parts of the programs of Python peers: documents, the no-op job, its tally, the report."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-#: What the benchmark tells its programs, in Python and in Node.js.
+#: Settings that the benchmark passes to its programs, in Python and Node.js.
 URL = os.environ.get("PEERS_URL", "")
 QUEUE = os.environ.get("PEERS_QUEUE", "")
 MESSAGES = int(os.environ.get("PEERS_MESSAGES", "0"))
 TALLIES = os.environ.get("PEERS_TALLIES", "")
 
-#: The head of a tally: when the first and the last job ran, in s since 1970. How often each ran follows, by bytes.
+#: The head of a tally: times of the first and the last job in s since 1970. After it, one byte per
+#: job counts its runs.
 HEAD = struct.Struct("<dd")
 LAST = struct.Struct("<d")
 
@@ -28,25 +29,25 @@ _lock = threading.Lock()
 
 
 def payload(number: int) -> dict[str, Any]:
-    """A document of 100 bytes of JSON."""
+    """Return a document of 100 bytes of JSON."""
     return {"n": number, "carrier": "UA", "origin": "EWR", "text": "x" * (54 - len(str(number)))}
 
 
 def payloads(size: int = 1_000) -> Iterator[list[dict[str, Any]]]:
-    """All documents, `size` by `size`."""
+    """Yield all documents in lists of `size`."""
     for first in range(0, MESSAGES, size):
         yield [payload(number) for number in range(first, min(first + size, MESSAGES))]
 
 
 def done(message: Mapping[str, Any]) -> None:
-    """The job: note that it ran. Memory is all it touches: a tally is a file, but one that is mapped."""
+    """Run the no-op job: count it in the tally, a mapped file. A job only writes to memory."""
     tally = _tally or _open()
     tally[HEAD.size + int(message["n"])] += 1
     LAST.pack_into(tally, LAST.size, time.time())
 
 
-def told(push: Callable[[], object], *packages: str) -> None:
-    """Push, and print how long it took and by which versions."""
+def report(push: Callable[[], object], *packages: str) -> None:
+    """Push, and print the seconds and the versions of the packages."""
     begun = time.perf_counter()
     push()
     seconds = time.perf_counter() - begun
@@ -54,7 +55,7 @@ def told(push: Callable[[], object], *packages: str) -> None:
 
 
 def _open() -> mmap.mmap:
-    """The tally of this process, made by its first job."""
+    """Return the tally of this process. Its first job creates the file."""
     global _tally
     with _lock:
         if _tally is None:

@@ -1,4 +1,4 @@
-// keuss: pushes and works one by one, in several loops at once; it has neither bulk nor workers of its own.
+// keuss: pushes and works one by one, in several concurrent loops. It has no bulk and no workers.
 //
 //   node keuss.js push|pop|reserve BACKEND LOOPS
 
@@ -9,11 +9,11 @@ const { promisify } = require('util');
 const LocalSignal = require('keuss/signal/local');
 const MemStats = require('keuss/stats/mem');
 
-const { url, queue: name, messages, payload, done, told, untilStopped } = require('./job');
+const { url, queue: name, messages, payload, done, report, untilStopped } = require('./job');
 
 const [act, backend, loops] = process.argv.slice(2);
 
-// Its default signals on MongoDB are kept in a capped collection by a library that does not work with MongoDB 6.
+// Its default signals on MongoDB use a capped collection. Their library does not support MongoDB 6.
 const options = {
   ...(backend === 'redis-oq' ? { redis: { Redis: url } } : { url }),
   signaller: { provider: LocalSignal },
@@ -34,17 +34,17 @@ async function push(queue) {
   await inLoops(async () => {
     while (next < messages) await queue.push(payload(next++), {});
   });
-  await queue.drain(); // buckets are written later than their pushes are answered
+  await queue.drain(); // a push returns before its bucket is written
 }
 
 async function work(queue) {
   const reserve = act === 'reserve';
-  untilStopped(async () => {}); // a loop that waits for more has nothing to lose
+  untilStopped(async () => {}); // a waiting loop holds no message
   await inLoops(async () => {
     for (;;) {
       const message = await queue.pop('bench', { reserve });
       done(message.payload);
-      if (reserve && !(await queue.ok(message))) throw new Error(`not held any more: ${message._id}`);
+      if (reserve && !(await queue.ok(message))) throw new Error(`the reservation has expired: ${message._id}`);
     }
   });
 }
@@ -52,7 +52,7 @@ async function work(queue) {
 (async () => {
   const queue = await open();
   if (act === 'push') {
-    await told(() => push(queue), 'keuss');
+    await report(() => push(queue), 'keuss');
     process.exit(0);
   }
   await work(queue);

@@ -1,10 +1,11 @@
-// keuss: from a push until another process that waited has the message.
+// keuss: the time from a push until a waiting process has the message.
 //
-//   node keuss_wake.js push|wait BACKEND URL REDIS QUEUE MESSAGES      `push` reads from stdin when to push the next one
+//   node keuss_wake.js push|wait BACKEND URL REDIS QUEUE MESSAGES
 //
-// `push` prints a line when it is ready; `wait` prints one when it is, and for each message the milliseconds since the
-// push began, by the clock that all processes of a machine share. Signals go over Redis: those over a capped collection
-// of MongoDB do not work with MongoDB 6.
+// Both print a line when they are ready. `push` pushes a message for each line on stdin. `wait`
+// prints the milliseconds since the start of the push for each message, by the monotonic clock that
+// all processes of a machine share. Signals use Redis, because those over a capped collection do not
+// work with MongoDB 6.
 
 'use strict';
 

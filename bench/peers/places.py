@@ -1,4 +1,4 @@
-"""Where a peer keeps its jobs: a database of its own for one run, on the servers that others use too."""
+"""Databases of peers: one for each run, on shared servers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from urllib.parse import urlsplit, urlunsplit
 
 
 class PeerError(Exception):
-    """A peer could not be installed, started or trusted."""
+    """A peer is not installed, did not start, or did not run each job exactly once."""
 
 
 class Place(ABC):
-    """A database that nobody else uses; what the run made goes with the end of the `with` block."""
+    """A database that no other program uses. The `with` block removes the data of the run."""
 
     url: str
 
@@ -24,15 +24,15 @@ class Place(ABC):
 
     @abstractmethod
     def left(self) -> int:
-        """What is there of jobs: 0 once all are done."""
+        """Return the number of keys or documents of jobs: 0 when all jobs are done."""
 
     @abstractmethod
     def cpu(self) -> float:
-        """Seconds of CPU that the server says to have used since it started."""
+        """Return the CPU seconds of the server since its start, as it reports them."""
 
     @abstractmethod
     def remove(self) -> None:
-        """Remove what the run made."""
+        """Remove the data of the run."""
 
     def __enter__(self) -> Place:
         return self
@@ -44,13 +44,14 @@ class Place(ABC):
 
 
 class RedisPlace(Place):
-    """A numbered database in which nothing looked like what the run makes.
+    """A numbered database that has no keys with the patterns of the run.
 
-    `keys` are patterns of all that the run makes there, `jobs` of what is there only as long as jobs are. Some peers
-    let nobody choose their names, hence the claim: it holds for the run, or for an hour after one was killed.
+    `keys` are patterns of all keys that the run creates, `jobs` of those that exist only while jobs
+    do. Some peers have fixed names of keys, so a claim reserves the database for the run. If the
+    run is killed, the claim expires after an hour.
     """
 
-    CLAIM, HOUR = "spark_queue:bench:peers", 3600
+    CLAIM, CLAIM_S = "spark_queue:bench:peers", 3600
 
     def __init__(self, url: str, keys: tuple[str, ...], jobs: tuple[str, ...]) -> None:
         super().__init__()
@@ -64,7 +65,7 @@ class RedisPlace(Place):
             address = urlunsplit(urlsplit(url)._replace(path=f"/{number}"))
             client: Any = Redis.from_url(address)
             try:
-                if client.set(self.CLAIM, "", nx=True, ex=self.HOUR):
+                if client.set(self.CLAIM, "", nx=True, ex=self.CLAIM_S):
                     if not any(self._found(client, self.keys)):
                         return address, client
                     client.delete(self.CLAIM)
@@ -73,7 +74,7 @@ class RedisPlace(Place):
             except ConnectionError as exc:
                 raise PeerError(f"redis: {exc}") from exc
             client.close()
-        raise PeerError("redis: none of the databases 1 to 15 is free")
+        raise PeerError("redis: no database from 1 to 15 is free")
 
     def _found(self, client: Any, patterns: Iterable[str]) -> Iterator[bytes]:
         for pattern in patterns:
@@ -96,7 +97,7 @@ class RedisPlace(Place):
 
 
 class MongoPlace(Place):
-    """A database with a random name; a peer may make others whose names begin with it."""
+    """A database with a random name. A peer may create others with this prefix."""
 
     def __init__(self, url: str) -> None:
         from pymongo import MongoClient

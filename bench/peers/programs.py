@@ -1,4 +1,4 @@
-"""Programs that a peer consists of: started, watched and ended, with what they used."""
+"""Start, watch and stop the programs of a peer, and measure their CPU time and memory."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from contextlib import suppress
 from pathlib import Path
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
-ENDING = 30  # s a program may take to end in peace
+STOP_TIMEOUT_S = 30  # before SIGKILL
 
 
 class Program:
-    """A program in a session of its own, which its children share. `cpu` and `code` are known once it has ended."""
+    """A program in a session with its children. `cpu` and `code` are set after its end."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], folder: Path) -> None:
         number = len(list(folder.glob("*.out")))
-        self._said, self._log = folder / f"{number}.out", folder / f"{number}.err"
-        with self._said.open("wb") as said, self._log.open("wb") as log:
+        self._stdout, self._stderr = folder / f"{number}.out", folder / f"{number}.err"
+        with self._stdout.open("wb") as stdout, self._stderr.open("wb") as stderr:
             self._process = subprocess.Popen(
                 command,
                 env=environment,
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=log,
+                stdout=stdout,
+                stderr=stderr,
                 start_new_session=True,
             )
         self.pid = self._process.pid
         self.code: int | None = None
-        self.cpu = 0.0  # s, with those of its children that it has waited for
+        self.cpu = 0.0  # s, including children that it has waited for
 
     def ended(self) -> bool:
         if self.code is None:
@@ -43,10 +43,10 @@ class Program:
         return self.code is not None
 
     def stop(self, number: signal.Signals) -> None:
-        """End it by this signal; after some patience, by SIGKILL, as what it may have left behind."""
+        """Stop the program by a signal, or SIGKILL after STOP_TIMEOUT_S. Kill its children."""
         if not self.ended():
             os.kill(self.pid, number)
-        deadline = time.monotonic() + ENDING
+        deadline = time.monotonic() + STOP_TIMEOUT_S
         while not self.ended() and time.monotonic() < deadline:
             time.sleep(0.05)
         with suppress(ProcessLookupError):
@@ -54,21 +54,21 @@ class Program:
         while not self.ended():
             time.sleep(0.05)
 
-    def said(self) -> str:
-        """Its stdout so far."""
-        return self._said.read_text(errors="replace")
+    def stdout(self) -> str:
+        """Return its stdout so far."""
+        return self._stdout.read_text(errors="replace")
 
     def log(self) -> str:
-        """The end of what it wrote to stdout and stderr."""
-        return "\n".join((self.said() + self._log.read_text(errors="replace")).splitlines()[-25:])
+        """Return the last lines of stdout and stderr."""
+        return "\n".join((self.stdout() + self._stderr.read_text(errors="replace")).splitlines()[-25:])
 
 
 def memory(leaders: Set[int]) -> int:
-    """Resident memory, in bytes, of all processes of these sessions, as far as there is a /proc to tell it."""
+    """Return the resident bytes of all processes of these sessions, or 0 without /proc."""
     found = 0
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
-            # the name of the program, in brackets, may hold anything
+            # the name of the program, in parentheses, may contain anything
             facts = stat.read_text(errors="replace").rpartition(")")[2].split()
         except (FileNotFoundError, ProcessLookupError):
             continue

@@ -1,4 +1,4 @@
-"""rfq: pushes in batches; works by consuming one by one, as its API has it."""
+"""rfq: pushes in batches, and consumes one by one, as its API requires."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from redis import Redis
 from rfq.rfq import Queue
 
-from peers.job import QUEUE, URL, done, payloads, told
+from peers.job import QUEUE, URL, done, payloads, report
 
 queue = Queue(redis=Redis.from_url(URL, decode_responses=True))
 
@@ -26,6 +26,6 @@ def work() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "push":
-        told(push, "rfq", "redis")
+        report(push, "rfq", "redis")
     else:
         work()

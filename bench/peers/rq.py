@@ -1,11 +1,11 @@
-"""RQ: pushes with enqueue_many, which is one pipeline; its own command works."""
+"""RQ on Redis: pushes with enqueue_many, which is one pipeline. Its command works."""
 
 from __future__ import annotations
 
 from redis import Redis
 from rq import Queue
 
-from peers.job import QUEUE, URL, done, payloads, told
+from peers.job import QUEUE, URL, done, payloads, report
 
 
 def push() -> None:
@@ -15,4 +15,4 @@ def push() -> None:
 
 
 if __name__ == "__main__":
-    told(push, "rq", "redis")
+    report(push, "rq", "redis")

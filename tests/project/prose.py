@@ -24,6 +24,9 @@ from proselint.tools import LintFile
 
 ROOT = Path(__file__).parents[2]
 
+#: Folders of Python files that are checked. Markdown cells of notebooks are comments there.
+FOLDERS = ("spark_queue", "pyspark_queue", "bench", "jobs", "notebooks")
+
 #: The longest sentence, in words.
 LONGEST_SENTENCE = 25
 
@@ -122,7 +125,7 @@ def prose_of_python(source: str) -> Iterator[tuple[int, str, bool]]:
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             start = start or token.start[0]
-            comment.append(token.string.lstrip("#: "))
+            comment.append(re.sub(r"^#[: ]*(?:MAGIC(?: %md)?)? ?", "", token.string))
         elif token.type not in (tokenize.NL, tokenize.NEWLINE) and comment:
             yield start, "\n".join(comment), True
             comment, start = [], 0
@@ -158,7 +161,8 @@ def main(paths: list[str]) -> int:
     files = [Path(path).resolve() for path in paths] or [
         ROOT / "README.md", ROOT / "CONTRIBUTING.md",
         *sorted((ROOT / "docs").rglob("*.md")),
-        *sorted((ROOT / "spark_queue").rglob("*.py")), *sorted((ROOT / "spark_queue").rglob("*.lua")),
+        *(file for folder in FOLDERS for file in sorted((ROOT / folder).rglob("*.py"))),
+        *sorted((ROOT / "spark_queue").rglob("*.lua")),
     ]  # fmt: skip
     mistakes = [line for file in files for line in lint(file)]
     print(*mistakes, sep="\n")
