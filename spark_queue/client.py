@@ -20,7 +20,7 @@ import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Self
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -54,9 +54,9 @@ class QueueSizes(Sizes):
 class Queue:
     """A client of one queue: a producer, a consumer, or both.
 
-    Many clients, keuss programs and Spark queries can use a queue at the same time: each message is reserved by one
-    of them. `close` puts messages that are reserved and not settled back into the queue; their tries do not change.
-    Use a client in one thread at a time.
+    Many clients, keuss programs and Spark queries can use a queue at the same time: each message is
+    reserved by one of them. `close` puts messages that are reserved and not settled back into the
+    queue; their tries do not change. Use a client in one thread at a time.
     """
 
     @check_keywords
@@ -110,9 +110,10 @@ class Queue:
         self._history = round(history * 1000)
         self._sequence = itertools.count(1)
         self._held: dict[str, str] = {}  # message id -> the tag that holds it
-        self._complete_tags: dict[str, int] = {}  # tag -> number of its messages, if all are in `_held`
+        # Tag -> number of its messages, if all of them are in `_held`.
+        self._complete_tags: dict[str, int] = {}
 
-    # --- push ---------------------------------------------------------------------------------------------------
+    # --- push -------------------------------------------------------------------------------------
 
     @check_keywords
     def push(
@@ -178,7 +179,7 @@ class Queue:
         pushed: list[str] = batch.column("id").to_pylist()
         return pushed
 
-    # --- reserve ------------------------------------------------------------------------------------------------
+    # --- reserve ----------------------------------------------------------------------------------
 
     @check_keywords
     def reserve(self, limit: int = 1, *, timeout: float = 0.0) -> list[Message]:
@@ -219,7 +220,7 @@ class Queue:
 
     @check_keywords
     def pop(self, *, timeout: float = 0.0) -> Message | None:
-        """Remove the first message and return it; wait up to `timeout` seconds. Returns `None` if none came.
+        """Remove the first message and return it; `None` if none comes within `timeout` seconds.
 
         At most once: if the program dies before it has processed the message, the message is lost.
         For at-least-once, use `reserve` and `commit`.
@@ -227,7 +228,8 @@ class Queue:
         taken = self.reserve(1, timeout=timeout)
         if not taken or not self.commit(taken[0]):
             return None
-        self.store.count(self.name, reserve=-1, commit=-1, get=1)  # keuss counts a message taken in one step as `get`
+        # keuss counts a message that is taken in one step as `get`.
+        self.store.count(self.name, reserve=-1, commit=-1, get=1)
         return taken[0]
 
     @check_keywords
@@ -251,7 +253,7 @@ class Queue:
     def __iter__(self) -> Iterator[Message]:
         return self.messages()
 
-    # --- outcomes -----------------------------------------------------------------------------------------------
+    # --- outcomes ---------------------------------------------------------------------------------
 
     def commit(self, *done: Message) -> int:
         """Remove these messages: they are processed. Return how many this client still held.
@@ -259,33 +261,23 @@ class Queue:
         The lease of the others has ended: another consumer may process them again. Atomic for each
         message, and on SQLite for all together.
         """
-        return sum(
-            self.store.commit(self.name, tag, ids, history=self._history) for tag, ids in self._ids_by_tag(done)
-        )
+        held = self._ids_by_tag(done)
+        return sum(self.store.commit(self.name, tag, ids, history=self._history) for tag, ids in held)
 
     @check_keywords
     def rollback(self, *failed: Message, delay: float = 0.0) -> int:
-        """Put these messages back into the queue, with one more failed try. Return how many this client still held.
+        """Put these messages back into the queue, with one more failed try.
 
-        They can be reserved after `delay` seconds. A message that has failed `max_tries` times
-        moves to the dead-letter queue instead. Atomic for each message.
+        Return how many this client still held. They can be reserved after `delay` seconds. A
+        message that has failed `max_tries` times moves to the dead-letter queue instead. Atomic for
+        each message.
         """
         check_seconds("delay", delay)
-        released = 0
+        ms, settled = round(delay * 1000), 0
+        retry: dict[str, Any] = {"max_tries": self._max_tries, "dead": self.dead_name, "history": self._history}
         for tag, ids in self._ids_by_tag(failed):
-            released += sum(
-                roll_back_or_dead_letter(
-                    self.store,
-                    self.name,
-                    tag,
-                    ids,
-                    delay=round(delay * 1000),
-                    max_tries=self._max_tries,
-                    dead=self.dead_name,
-                    history=self._history,
-                )
-            )
-        return released
+            settled += sum(roll_back_or_dead_letter(self.store, self.name, tag, ids, delay=ms, **retry))
+        return settled
 
     @check_keywords
     def dead_letter(self, *failed: Message, reason: str | None = None) -> int:
@@ -323,7 +315,7 @@ class Queue:
                 if left == len(ids):
                     del self._complete_tags[tag]
 
-    # --- sizes, pauses, cleaning up ------------------------------------------------------------------------------
+    # --- sizes, pauses, cleaning up ---------------------------------------------------------------
 
     def sizes(self) -> QueueSizes:
         """Return the numbers of ready, scheduled, reserved and dead messages.
@@ -342,9 +334,10 @@ class Queue:
         return self.store.statistics(self.name)
 
     def pause(self) -> None:
-        """Pause the queue: no client, Spark query or keuss program can reserve messages until `resume`.
+        """Pause the queue: no client can reserve messages until `resume`.
 
-        Messages can be pushed, and reserved messages can be settled. A pause survives restarts.
+        That includes Spark queries and programs of keuss. Messages can be pushed, and reserved
+        messages can be settled. A pause survives restarts.
         """
         self.store.pause(self.name)
 
@@ -373,7 +366,10 @@ class Queue:
         return compact(self.store, self.name, settings or Buckets())
 
     def purge(self) -> int:
-        """Remove all messages that are not reserved. Return their number. They cannot be restored."""
+        """Remove all messages that are not reserved; return their number.
+
+        They cannot be restored.
+        """
         return self.store.purge(self.name)
 
     def close(self) -> None:

@@ -121,5 +121,5 @@ def unreadable_file(error: OSError, file: object = "") -> UsageError:
 
 
 def plural(number: int, noun: str, plural_noun: str | None = None) -> str:
-    """Return `1 message` or `2,000 messages`; `more` is the plural if it is not `one` with an s."""
+    """Return `1 message` or `2,000 messages`. `plural_noun`: if it is not `noun` with an s."""
     return f"{number:,} {noun if number == 1 else plural_noun or noun + 's'}"

@@ -91,7 +91,7 @@ def test_a_typo_of_our_own_is_not_blamed_on_a_driver(monkeypatch):
         store_class("oops://x")
 
 
-# --- SQLite files that are none -------------------------------------------------------------------------------------
+# --- SQLite files that are none -------------------------------------------------------------------
 
 
 def test_a_file_that_is_not_a_database(tmp_path):

@@ -16,11 +16,17 @@ Moment = datetime | timedelta
 STEP = 5_000
 
 
-def open_existing(url: str) -> Store:
-    """Open the store of a URL. Raises `OptionError` if it is a SQLite file that does not exist."""
+def open_existing(url: str, *queues: str) -> Store:
+    """Open the store of a URL.
+
+    Raises `OptionError` if it is a SQLite file that does not exist, or if the database forbids the
+    name of one of `queues`.
+    """
     store = open_store(url, create=False)
     if sentence := store.missing_database():
         raise OptionError(sentence, option="url")
+    for queue in queues:
+        store.check_queue(queue)
     return store
 
 
@@ -45,10 +51,3 @@ def to_moment(store: Store, name: str, moment: Moment | None) -> datetime | None
     if moment is not None and moment.tzinfo is None:
         raise OptionError(f"{name}={moment.isoformat()} has no time zone: add one, such as +00:00", option=name)
     return moment
-
-
-def check_limit(limit: int | None) -> int | None:
-    """Return the limit. Raises `OptionError` if it is less than 1."""
-    if limit is not None and limit < 1:
-        raise OptionError(f"limit must be 1 or more, not {limit}", option="limit")
-    return limit

@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from spark_queue.admin.common import STEP, open_existing
-from spark_queue.admin.queues import ids_under
+from spark_queue.admin.queues import settle_reserved
 from spark_queue.admin.reservations import check_not_owned
 from spark_queue.errors import OptionError, StoreError, UsageError
 from spark_queue.messages.message import Message, messages
@@ -47,8 +48,7 @@ def reserve(
     check_tag(consumer)
     if lease is not None and not 0.1 <= lease <= MAX_TIME_MS / 2000:
         raise OptionError(f"lease must be 0.1 seconds or more and end before the year 5000, not {lease}")
-    with open_existing(url) as store:
-        store.check_queue(queue)
+    with open_existing(url, queue) as store:
         tag = f"{consumer}/{uuid.uuid4().hex[:6]}/1"
         return ReservedMessages(tag, _reserve(store, queue, tag, limit, lease, timeout))
 
@@ -94,8 +94,7 @@ def pop(
     is ready within `timeout` seconds (`None`: wait forever). If `handle` raises, the messages of
     this step are released: they may be delivered twice, but none is lost.
     """
-    with open_existing(url) as store:
-        store.check_queue(queue)
+    with open_existing(url, queue) as store:
         run = f"cli/{uuid.uuid4().hex[:6]}"
         done = 0
         for sequence in itertools.count(1):
@@ -116,22 +115,22 @@ def pop(
         return done
 
 
-def commit(url: str, queue: str, tag: str, ids: Collection[str] | None = None, *, history: float = 0.0) -> int:
+def commit(url: str, queue: str, tag: str, ids: Sequence[str] | None = None, *, history: float = 0.0) -> int:
     """Remove the messages under a tag and the tags below it; return their number.
 
     With `ids`, only these. The history keeps them for `history` seconds. Messages that the tag no
     longer holds are not removed. Raises `UsageError` if a running query or a log holds them.
     """
-    with open_existing(url) as store:
+    with open_existing(url, queue) as store:
         _check_can_settle(store, queue, tag)
-        return store.commit(queue, tag, None if ids is None else list(ids), history=round(history * 1000))
+        return store.commit(queue, tag, ids, history=round(history * 1000))
 
 
 def rollback(
     url: str,
     queue: str,
     tag: str,
-    ids: Collection[str] | None = None,
+    ids: Sequence[str] | None = None,
     *,
     delay: float = 0.0,
     max_tries: int | None = None,
@@ -144,20 +143,17 @@ def rollback(
     of messages rolled back and moved. Raises `OptionError` if `max_tries` is less than 1, and
     `UsageError` if a running query or a log holds the messages.
     """
-    with open_existing(url) as store:
+    dead_queue = dead or dead_letter_queue(queue)
+    with open_existing(url, queue, dead_queue) as store:
         _check_can_settle(store, queue, tag)
         if max_tries is not None and max_tries < 1:
             raise OptionError(f"max_tries must be 1 or more, not {max_tries}", option="maxTries")
-        dead_queue = dead or dead_letter_queue(queue)
-        store.check_queue(dead_queue)
-        id_list = None if ids is None else list(ids)
         return roll_back_or_dead_letter(
-            store, queue, tag, id_list, delay=round(delay * 1000), max_tries=max_tries, dead=dead_queue
+            store, queue, tag, ids, delay=round(delay * 1000), max_tries=max_tries, dead=dead_queue
         )
 
 
 def _check_can_settle(store: Store, queue: str, tag: str) -> None:
-    store.check_queue(queue)
     check_tag(tag)
     check_exists(store, queue)
     check_not_owned(store, queue, tag)
@@ -171,18 +167,11 @@ def harvest(url: str, queue: str, older_than: float | None = None) -> list[str]:
     published since, and those that a lease of ours holds. Raises `UsageError` if another layout
     gets `older_than`, or if a running query or a log holds messages.
     """
-    with open_existing(url) as store:
-        store.check_queue(queue)
+    with open_existing(url, queue) as store:
         native_harvest = getattr(store, "harvest", None)
         if native_harvest is not None:
-            harvested: list[str] = native_harvest(queue, None if older_than is None else round(older_than * 1000))
-            return harvested
+            return list(native_harvest(queue, None if older_than is None else round(older_than * 1000)))
         if older_than is not None:
             raise UsageError("--older-than needs the layout rfq: leave it out, or use --layout rfq")
         check_not_owned(store, queue)
-        released: list[str] = []
-        for one in store.reservations(queue):
-            ids = ids_under(store, queue, one.tag)
-            if store.rollback(queue, one.tag, failed=False):
-                released += ids
-        return released
+        return settle_reserved(store, queue, partial(store.rollback, failed=False))

@@ -7,12 +7,14 @@ import math
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack
+from operator import itemgetter
+from typing import Any, NamedTuple, TypeVar, Unpack
 
-from spark_queue.admin.common import Moment, check_limit, open_existing, to_moment
+from spark_queue.admin.common import open_existing
+from spark_queue.admin.filters import CheckedFilters, Filters, check_filters
 from spark_queue.errors import OptionError, UsageError
 from spark_queue.messages.columns import header_dicts
 from spark_queue.messages.payload import Json, decode
@@ -20,12 +22,14 @@ from spark_queue.messages.schema import EPOCH
 from spark_queue.options.queue_names import dead_letter_queue
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.existence import check_exists
-from spark_queue.stores.types import DEAD_AT_HEADER, ERROR_HEADER, FROM_HEADER, TRIES_HEADER, Condition
+from spark_queue.stores.types import DEAD_AT_HEADER, ERROR_HEADER, FROM_HEADER, TRIES_HEADER
 
-T = TypeVar("T")
+T = TypeVar("T", bound=tuple[Any, ...])
 
 #: Dead letters that move in one step.
 LETTERS_STEP = 1_000
+
+_moment_and_id = itemgetter(0, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,7 @@ class DeadLetter:
     headers: dict[str, str] = field(default_factory=dict)
 
 
-class DeadLetterFilters(TypedDict, total=False):
+class DeadLetterFilters(Filters, total=False):
     """Filters of dead letters; a letter must match all of them.
 
     `dead`: the dead-letter queue, by default `<queue>.dead`. Several queues may share it: if the
@@ -57,20 +61,13 @@ class DeadLetterFilters(TypedDict, total=False):
     """
 
     dead: str | None
-    ids: Collection[str] | None
-    reason: str | None
-    since: Moment | None
-    until: Moment | None
-    limit: int | None
 
 
 def dead_letters(url: str, queue: str | None = None, **filters: Unpack[DeadLetterFilters]) -> list[DeadLetter]:
     """Return dead letters of a queue (see `DeadLetterFilters`), oldest first; reserved ones too."""
     with open_existing(url) as store:
         search = _DeadLetterSearch.from_filters(store, queue, **filters)
-        return [
-            one.to_dead_letter() for one in _first_in_order(search.find(store), search.limit, lambda one: one[:2])
-        ]
+        return [one.to_dead_letter() for one in search.first(search.find(store))]
 
 
 def redrive(
@@ -106,15 +103,12 @@ def redrive(
                 check_exists(store, to, "To create it, use --create (create=True).")
         # The payloads are left out: they may be many gigabytes.
         found = ((one.died, one.id, to or one.headers.get(FROM_HEADER, "")) for one in search.find(store))
-        plan = [(id, target) for _, id, target in _first_in_order(found, search.limit, lambda one: one[:2])]
+        plan = [(id, target) for _, id, target in search.first(found)]
         for target in dict.fromkeys(target for _, target in plan):
             if target in ("", search.dead):
                 id = next(id for id, its in plan if its == target)
-                why = (
-                    "would be moved to its own queue"
-                    if target
-                    else f"has no header {FROM_HEADER}: its queue is unknown"
-                )
+                unknown = f"has no header {FROM_HEADER}: its queue is unknown"
+                why = "would be moved to its own queue" if target else unknown
                 raise UsageError(
                     f"dead letter {id!r} of queue {search.dead!r} {why}; nothing was moved. Name a queue with "
                     "--to (to=…), or exclude the letter with filters",
@@ -153,40 +147,27 @@ def _move(
 
 @dataclass(frozen=True, slots=True)
 class _DeadLetterSearch:
-    """Checked `DeadLetterFilters`; `reason` is in lower case."""
+    """Checked `DeadLetterFilters`."""
 
     dead: str
     from_queue: str | None
-    ids: tuple[str, ...] | None
-    reason: str | None
-    since: datetime | None
-    until: datetime | None
-    limit: int | None
+    filters: CheckedFilters
 
     @classmethod
-    def from_filters(cls, store: Store, queue: str | None, **filters: Unpack[DeadLetterFilters]) -> _DeadLetterSearch:
-        dead, ids = filters.get("dead"), filters.get("ids")
-        if unknown := filters.keys() - DeadLetterFilters.__annotations__.keys():
-            raise TypeError(f"unknown filter {', '.join(sorted(unknown))}")
+    def from_filters(
+        cls, store: Store, queue: str | None, dead: str | None = None, **filters: Unpack[Filters]
+    ) -> _DeadLetterSearch:
         if dead is None and queue is None:
             raise OptionError("QUEUE is missing; or name the dead-letter queue: --dead (dead=…)", option="queue")
         for name in (queue, dead):
             if name is not None:
                 store.check_queue(name)
-        return cls(
-            dead or dead_letter_queue(str(queue)),
-            queue if dead else None,
-            None if ids is None else tuple([ids] if isinstance(ids, str) else ids),
-            (filters.get("reason") or "").lower() or None,
-            to_moment(store, "since", filters.get("since")),
-            to_moment(store, "until", filters.get("until")),
-            check_limit(filters.get("limit")),
-        )
+        checked = check_filters(store, filters)
+        return cls(dead or dead_letter_queue(str(queue)), queue if dead else None, checked)
 
     def find(self, store: Store) -> Iterator[_StoredLetter]:
         """Yield the letters that match, in no particular order."""
-        where = [] if self.ids is None else [Condition("id", "in", self.ids)]
-        for batch in store.peek(self.dead, where):
+        for batch in store.peek(self.dead, self.filters.where):
             payloads, kinds = (batch.column(name).to_pylist() for name in ("payload", "payload_kind"))
             for row in zip(batch.column("id").to_pylist(), header_dicts(batch), payloads, kinds, strict=True):
                 one = _StoredLetter(_parse_died(row[1]), *row)
@@ -194,12 +175,18 @@ class _DeadLetterSearch:
                     yield one
 
     def _matches(self, one: _StoredLetter) -> bool:
+        since, until = self.filters.since, self.filters.until
         return (
             (self.from_queue is None or one.headers.get(FROM_HEADER) == self.from_queue)
-            and (self.reason is None or self.reason in one.headers.get(ERROR_HEADER, "").lower())
-            and (self.since is None or one.died >= self.since)
-            and (self.until is None or EPOCH < one.died < self.until)
+            and self.filters.match_reason(one.headers)
+            and (since is None or one.died >= since)
+            and (until is None or EPOCH < one.died < until)
         )
+
+    def first(self, found: Iterable[T]) -> list[T]:
+        """Return the first items by moment and id, up to `limit`; keep no more in memory."""
+        limit = self.filters.limit
+        return sorted(found, key=_moment_and_id) if limit is None else heapq.nsmallest(limit, found, _moment_and_id)
 
 
 class _StoredLetter(NamedTuple):
@@ -231,8 +218,3 @@ def _parse_died(headers: Mapping[str, str]) -> datetime:
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):  # no such header, or one of another program
         return EPOCH
-
-
-def _first_in_order(found: Iterable[T], limit: int | None, key: Callable[[T], Any]) -> list[T]:
-    """Return the first `limit` items by the key, in order; keep no more of them in memory."""
-    return sorted(found, key=key) if limit is None else heapq.nsmallest(limit, found, key)

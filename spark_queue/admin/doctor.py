@@ -16,7 +16,7 @@ from datetime import timedelta
 from importlib.metadata import PackageNotFoundError, version
 
 from spark_queue.admin.common import open_existing
-from spark_queue.admin.damage import find_damage, remove_note
+from spark_queue.admin.damage import find_damage
 from spark_queue.admin.logs import find_log
 from spark_queue.admin.sinks import find_stale_sinks
 from spark_queue.errors import QueueError, StoreError, StoreUnavailable, UsageError, plural
@@ -24,8 +24,6 @@ from spark_queue.options.masking import mask
 from spark_queue.stores import STORES
 from spark_queue.stores.base import Store
 from spark_queue.stores.types import CheckState, Finding
-
-__all__ = ["examine", "remove_note", "server"]
 
 #: The oldest versions that work, and for Spark the first one that is not known to work.
 MIN_JAVA, SPARK_VERSIONS, MIN_PYTHON = 17, ((4, 0), (4, 4)), (3, 11)
@@ -67,7 +65,7 @@ def server(url: str) -> str:
         return store.server()
 
 
-# --- this machine ---------------------------------------------------------------------------------------------------
+# --- this machine ---------------------------------------------------------------------------------
 
 
 def _installed(package: str) -> str | None:
@@ -80,7 +78,7 @@ def _installed(package: str) -> str | None:
 def _check_python() -> Finding:
     text = f"{platform.python_version()}, {sys.executable}"
     if sys.version_info < MIN_PYTHON:
-        return Finding("python", "bad", text, f"use Python {'.'.join(map(str, MIN_PYTHON))} or later")
+        return Finding("python", "bad", text, f"use Python {_format_version(MIN_PYTHON)} or later")
     return Finding("python", "good", text)
 
 
@@ -170,7 +168,7 @@ def _check_drivers() -> Iterator[Finding]:
             yield Finding(package, "good", found)
 
 
-# --- the database ---------------------------------------------------------------------------------------------------
+# --- the database ---------------------------------------------------------------------------------
 
 
 def _check_database(url: str) -> Iterator[Finding]:

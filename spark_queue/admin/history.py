@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TypedDict, Unpack
+from typing import Unpack
 
 import pyarrow as pa
 
-from spark_queue.admin.common import Moment, check_limit, open_existing, to_moment
+from spark_queue.admin.common import open_existing
+from spark_queue.admin.filters import CheckedFilters, Filters, check_filters
 from spark_queue.errors import OptionError, did_you_mean
 from spark_queue.events.event import FAILED, FINISHED
 from spark_queue.messages.columns import header_dicts
@@ -46,7 +47,7 @@ class HistoryEntry:
     headers: dict[str, str] = field(default_factory=dict)
 
 
-class HistoryFilters(TypedDict, total=False):
+class HistoryFilters(Filters, total=False):
     """Filters of a history; a message must match all of them.
 
     `ids`: only these. `consumer`, `outcome`: see `HistoryEntry`. `reason`: a text that the header
@@ -54,21 +55,16 @@ class HistoryFilters(TypedDict, total=False):
     before, that moment. `limit`: at most this number, the latest.
     """
 
-    ids: Collection[str] | None
     consumer: str | None
     outcome: str | None
-    reason: str | None
-    since: Moment | None
-    until: Moment | None
-    limit: int | None
 
 
 def history(url: str, queue: str, **filters: Unpack[HistoryFilters]) -> list[HistoryEntry]:
     """Return messages from the history of a queue (see `HistoryFilters`), latest last."""
-    with open_existing(url) as store:
+    with open_existing(url, queue) as store:
         search = _HistorySearch.from_filters(store, queue, **filters)
         check_exists(store, queue)
-        found = [one for batch in search.batches(store) for one in _to_entries(batch)]
+        found = [one for batch in search.find(store) for one in _to_entries(batch)]
         return sorted(found, key=lambda one: (one.processed, one.mature, one.id))
 
 
@@ -100,19 +96,16 @@ def replay(
     Raises `UsageError` before anything is pushed, if `to` does not exist (unless `create`), or if a
     replay of this name had other filters.
     """
-    with open_existing(url) as store:
+    target = to or queue
+    with open_existing(url, queue, target) as store:
         search = _HistorySearch.from_filters(store, queue, **filters)
-        if search.outcomes is None:
-            search = replace(search, outcomes=REPLAYED_OUTCOMES)
-        target = to or queue
-        store.check_queue(target)
         work = Replay(queue, name, target, rate, _format_filters(**filters))
         if work.is_decided(store):
             return work.unpublished(store) if dry_run else work.run(store, ())
         check_exists(store, queue)
         if not create and target != queue:
             check_exists(store, target, "To create it, use --create (create=True).")
-        found = search.batches(store)
+        found = search.find(store, REPLAYED_OUTCOMES)
         return sum(batch.num_rows for batch in found) if dry_run else work.run(store, found)
 
 
@@ -128,23 +121,22 @@ def _format_filters(**filters: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _HistorySearch:
-    """Checked `HistoryFilters`; `reason` is in lower case."""
+    """Checked `HistoryFilters`."""
 
     queue: str
-    ids: tuple[str, ...] | None
     consumer: str | None
-    outcomes: tuple[str, ...] | None
-    reason: str | None
-    since: datetime | None
-    until: datetime | None
-    limit: int | None
+    outcome: str | None
+    filters: CheckedFilters
 
     @classmethod
-    def from_filters(cls, store: Store, queue: str, **filters: Unpack[HistoryFilters]) -> _HistorySearch:
-        if unknown := filters.keys() - HistoryFilters.__annotations__.keys():
-            raise TypeError(f"unknown filter {', '.join(sorted(unknown))}")
-        store.check_queue(queue)
-        ids, outcome = filters.get("ids"), filters.get("outcome")
+    def from_filters(
+        cls,
+        store: Store,
+        queue: str,
+        consumer: str | None = None,
+        outcome: str | None = None,
+        **filters: Unpack[Filters],
+    ) -> _HistorySearch:
         if outcome is not None and outcome not in (known := (*OUTCOMES, FINISHED, FAILED)):
             check_outcome(outcome)
             one = [Condition("outcome", "=", outcome)]
@@ -152,37 +144,30 @@ class _HistorySearch:
                 raise OptionError(
                     f"the history of {queue} has no messages with outcome {outcome!r}{hint}", option="outcome"
                 )
-        return cls(
-            queue,
-            None if ids is None else tuple([ids] if isinstance(ids, str) else ids),
-            filters.get("consumer"),
-            None if outcome is None else (outcome,),
-            (filters.get("reason") or "").lower() or None,
-            to_moment(store, "since", filters.get("since")),
-            to_moment(store, "until", filters.get("until")),
-            check_limit(filters.get("limit")),
-        )
+        return cls(queue, consumer, outcome, check_filters(store, filters))
 
-    def batches(self, store: Store) -> Iterator[pa.RecordBatch]:
-        """Yield the messages that match, as HISTORY batches in no particular order."""
-        where: list[Condition] = []
-        if self.ids is not None:
-            where.append(Condition("id", "in", self.ids))
+    def find(self, store: Store, outcomes: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
+        """Return the messages that match, as HISTORY batches in no particular order.
+
+        `outcomes`: those that match without the filter `outcome`, by default all.
+        """
+        filters, where = self.filters, [*self.filters.where]
         if self.consumer is not None:
             where.append(Condition("consumer", "=", self.consumer))
-        if self.outcomes is not None:
-            where.append(Condition("outcome", "in", self.outcomes))
-        if self.since is not None:
-            where.append(Condition("processed", ">=", _ceil_ms(self.since)))
-        if self.until is not None:
-            where.append(Condition("processed", "<", _ceil_ms(self.until)))
+        if self.outcome is not None:
+            outcomes = [self.outcome]
+        if outcomes:
+            where.append(Condition("outcome", "in", tuple(outcomes)))
+        if filters.since is not None:
+            where.append(Condition("processed", ">=", _ceil_ms(filters.since)))
+        if filters.until is not None:
+            where.append(Condition("processed", "<", _ceil_ms(filters.until)))
         found = store.peek(self.queue, where, view="history")
-        if self.reason is not None:
-            found = (batch.filter(self._matches_reason(batch)) for batch in found)
-        yield from found if self.limit is None else _latest(found, self.limit)
-
-    def _matches_reason(self, batch: pa.RecordBatch) -> pa.Array:
-        return pa.array([(self.reason or "") in one.get(ERROR_HEADER, "").lower() for one in header_dicts(batch)])
+        if filters.reason:
+            found = (
+                batch.filter(pa.array([filters.match_reason(one) for one in header_dicts(batch)])) for batch in found
+            )
+        return found if filters.limit is None else _latest(found, filters.limit)
 
 
 def _latest(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:

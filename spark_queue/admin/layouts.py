@@ -13,8 +13,7 @@ from spark_queue.stores.support.bucket_split import compact as put_together
 
 def layout(url: str, queue: str) -> Buckets | None:
     """Return the buckets that new messages of a queue go to; `None`: each message is a record."""
-    with open_existing(url) as store:
-        store.check_queue(queue)
+    with open_existing(url, queue) as store:
         return read_layout(store, queue)
 
 

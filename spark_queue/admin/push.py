@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -12,7 +13,7 @@ import pyarrow as pa
 from spark_queue.admin.common import STEP
 from spark_queue.errors import MessageError, OptionError, UsageError, did_you_mean, plural
 from spark_queue.messages.columns import headers_array
-from spark_queue.messages.ids import new_id_array, new_ids
+from spark_queue.messages.ids import new_id_array
 from spark_queue.messages.json_text import dump_json, load_json
 from spark_queue.messages.payload import Json, from_json
 from spark_queue.messages.rules import validate_rows
@@ -24,13 +25,10 @@ from spark_queue.stores.base import Store
 #: The content of a line: a payload in JSON, a payload of plain text, or a whole message.
 LineForm = Literal["json", "text", "message"]
 
-#: A function that makes this number of ids.
-MakeIds = Callable[[int], list[str]]
-
 #: The fields of a whole message, and those that are ignored: messages read from a queue or its
 #: history have them.
 _MESSAGE_FIELDS = ("id", "payload", "headers", "mature", "delay", "tries")
-_IGNORED_FIELDS = ("queue", "processed", "consumer", "outcome")
+_IGNORED_FIELDS = ("queue", "processed", "consumer", "outcome", "error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +79,16 @@ def push(
             if not hasattr(store, "front"):
                 raise UsageError("only the layout rfq can push to the front: leave --front out, or use --layout rfq")
             store.front = True
-        pushed = number = 0
-        for chunk in lines:
-            numbered = [(number + place, line) for place, line in enumerate(chunk, 1) if line.strip()]
-            number += len(chunk)
+        pushed = 0
+        for numbered in _number_lines(lines):
             for start in range(0, len(numbered), STEP):
-                ids = _push_lines(store, queue, numbered[start : start + STEP], form, defaults, pushed)
-                pushed += len(ids)
+                step = numbered[start : start + STEP]
+                with _name_line(step, pushed):
+                    batch = _lines_to_batch(step, form, defaults, store)
+                    store.push(queue, batch)
+                pushed += len(step)
                 if progress is not None:
-                    progress(ids)
+                    progress(batch.column("id").to_pylist())
         return pushed
 
 
@@ -97,98 +96,72 @@ def check_lines(
     lines: Iterable[Sequence[bytes]], form: LineForm = "json", defaults: MessageDefaults | None = None
 ) -> None:
     """Raise `MessageError` for the first invalid line, as far as a check without a store can."""
-    number = 0
+    for numbered in _number_lines(lines):
+        with _name_line(numbered, 0):
+            batch = _lines_to_batch(numbered, form, defaults or MessageDefaults())
+            if rules := validate_rows(batch, MAX_TIME_MS):
+                raise MessageError(rows=rules)
+
+
+def _number_lines(lines: Iterable[Sequence[bytes]]) -> Iterator[list[tuple[int, bytes]]]:
+    """Yield each batch of lines, without blank ones, with the numbers of the lines from 1."""
+    before = 0
     for chunk in lines:
-        numbered = [(number + place, line) for place, line in enumerate(chunk, 1) if line.strip()]
-        number += len(chunk)
-        batch = _lines_to_batch(numbered, form, defaults or MessageDefaults(), 0)
-        for row, rule in validate_rows(batch, MAX_TIME_MS).items():
-            raise _line_error(numbered[row][0], rule, 0)
+        yield [(before + place, line) for place, line in enumerate(chunk, 1) if line.strip()]
+        before += len(chunk)
 
 
-def _push_lines(
-    store: Store,
-    queue: str,
-    lines: Sequence[tuple[int, bytes]],
-    form: LineForm,
-    defaults: MessageDefaults,
-    pushed_before: int,
-) -> list[str]:
-    batch = _lines_to_batch(lines, form, defaults, pushed_before, lambda n: _make_ids(store, n))
+@contextmanager
+def _name_line(lines: Sequence[tuple[int, bytes]], pushed: int) -> Iterator[None]:
+    """Convert a `MessageError` about rows: it names the first invalid line.
+
+    `pushed`: the number of messages that were pushed before. Raises `MessageError`.
+    """
     try:
-        store.push(queue, batch)
+        yield
     except MessageError as error:
         row, rule = next(iter(error.rows.items()))
-        raise _line_error(lines[row][0], rule, pushed_before) from error
-    ids: list[str] = batch.column("id").to_pylist()
-    return ids
-
-
-def _make_ids(store: Store, n: int) -> list[str]:
-    """Return `n` new ids in the form of the store's layout."""
-    ids: list[str] = store.native_ids(new_id_array(n)).to_pylist()
-    return ids
-
-
-def _line_error(number: int, rule: str, pushed_before: int) -> MessageError:
-    pushed = f"{plural(pushed_before, 'message')} before it pushed already" if pushed_before else "nothing was pushed"
-    return MessageError(f"line {number}: {rule}; {pushed}", line=number, pushed=pushed_before)
+        number = lines[row][0]
+        before = f"{plural(pushed, 'message')} before it pushed already" if pushed else "nothing was pushed"
+        raise MessageError(f"line {number}: {rule}; {before}", line=number, pushed=pushed) from error
 
 
 def _lines_to_batch(
-    lines: Sequence[tuple[int, bytes]],
-    form: LineForm,
-    defaults: MessageDefaults,
-    pushed_before: int,
-    make_ids: MakeIds = new_ids,
+    lines: Sequence[tuple[int, bytes]], form: LineForm, defaults: MessageDefaults, store: Store | None = None
 ) -> pa.RecordBatch:
-    """Convert lines to a PUSHES batch. Raises `MessageError` for an invalid line."""
+    """Convert lines to a PUSHES batch. Raises `MessageError`; its `rows` has the invalid lines."""
     if form == "message":
-        return _json_lines_to_batch(lines, defaults, pushed_before, make_ids)
-    texts = [line.strip() if form == "json" else line.rstrip(b"\r\n") for _, line in lines]
+        values = []
+        for row, (_, line) in enumerate(lines):
+            try:
+                values.append(load_json(line))
+            except ValueError as error:
+                raise MessageError(rows={row: f"it is not JSON ({error})"}) from None
+        return messages_to_batch(values, defaults, store)
+    n = len(lines)
     if form == "json":
-        payloads, kinds = from_json(pa.array(texts, pa.binary()))
+        payloads, kinds = from_json(pa.array([line.strip() for _, line in lines], pa.binary()))
     else:
-        payloads, kinds = pa.array(texts, pa.binary()), pa.repeat("text", len(texts))
-    n = len(texts)
-    delay = None if defaults.delay is None else round(defaults.delay * 1000)
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array(make_ids(n), pa.string()),
-            payloads,
-            kinds.cast(pa.string()),
-            headers_array([defaults.headers or {}] * n),
-            pa.array([defaults.mature] * n, PUSHES.field("mature").type),
-            pa.array([delay] * n, pa.int64()),
-            pa.array([0] * n, pa.int32()),
-        ],
-        schema=PUSHES,
-    )
-
-
-def _json_lines_to_batch(
-    lines: Sequence[tuple[int, bytes]], defaults: MessageDefaults, pushed_before: int, make_ids: MakeIds
-) -> pa.RecordBatch:
-    values = []
-    for number, line in lines:
-        try:
-            values.append(load_json(line))
-        except ValueError as error:
-            raise _line_error(number, f"it is not JSON ({error})", pushed_before) from None
-    try:
-        return messages_to_batch(values, defaults, make_ids)
-    except MessageError as error:
-        row, rule = next(iter(error.rows.items()))
-        raise _line_error(lines[row][0], rule, pushed_before) from None
+        payloads, kinds = pa.array([line.rstrip(b"\r\n") for _, line in lines], pa.binary()), pa.repeat("text", n)
+    columns = {
+        "id": _make_ids(store, n),
+        "payload": payloads,
+        "payload_kind": kinds,
+        "headers": headers_array([defaults.headers or {}] * n),
+        "mature": [defaults.mature] * n,
+        "delay": [None if defaults.delay is None else round(defaults.delay * 1000)] * n,
+        "tries": [0] * n,
+    }
+    return pa.RecordBatch.from_pydict(columns, schema=PUSHES)
 
 
 def messages_to_batch(
-    values: Sequence[Json], defaults: MessageDefaults | None = None, make_ids: MakeIds = new_ids
+    values: Sequence[Json], defaults: MessageDefaults | None = None, store: Store | None = None
 ) -> pa.RecordBatch:
     """Convert whole messages, as `pop --json` prints them, to a PUSHES batch.
 
-    `make_ids` makes the ids of messages without one. Raises `MessageError`; its `rows` maps the
-    position of each invalid message to the rule that it breaks.
+    Messages without an id get one in the form of the store. Raises `MessageError`; its `rows` maps
+    the position of each invalid message to the rule that it breaks.
     """
     rows, errors = [], {}
     for number, value in enumerate(values):
@@ -200,20 +173,18 @@ def messages_to_batch(
         number, rule = next(iter(errors.items()))
         raise MessageError(f"message {number}: {rule}; nothing was pushed", rows=errors)
     columns = {name: [row[name] for row in rows] for name in _MESSAGE_FIELDS}
-    payloads, kinds = from_json(pa.array(columns["payload"], pa.binary()))
-    ids = [new if id is None else id for id, new in zip(columns["id"], make_ids(len(rows)), strict=True)]
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array(ids, pa.string()),
-            payloads,
-            kinds.cast(pa.string()),
-            headers_array(columns["headers"]),
-            pa.array(columns["mature"], PUSHES.field("mature").type),
-            pa.array(columns["delay"], pa.int64()),
-            pa.array(columns["tries"], pa.int32()),
-        ],
-        schema=PUSHES,
-    )
+    new_ids = _make_ids(store, len(rows))
+    columns["id"] = [new if id is None else id for id, new in zip(columns["id"], new_ids, strict=True)]
+    columns["payload"], columns["payload_kind"] = from_json(pa.array(columns["payload"], pa.binary()))
+    columns["headers"] = headers_array(columns["headers"])
+    return pa.RecordBatch.from_pydict(columns, schema=PUSHES)
+
+
+def _make_ids(store: Store | None, n: int) -> list[str]:
+    """Return `n` new ids, in the form of the store's layout if there is a store."""
+    made = new_id_array(n)
+    ids: list[str] = (made if store is None else store.native_ids(made)).to_pylist()
+    return ids
 
 
 def _parse_message(value: Json, defaults: MessageDefaults) -> dict[str, Any]:

@@ -17,20 +17,13 @@ from spark_queue.stores.services.existence import check_exists
 from spark_queue.stores.types import Condition
 
 
-def ids_under(store: Store, queue: str, tag: str) -> list[str]:
-    """Return the ids of the messages under one tag."""
-    return [id for batch in store.peek_reserved(queue, tag) for id in batch.column("id").to_pylist()]
-
-
 def list_ids(url: str, queue: str, *, held: bool = False) -> list[str]:
     """Return the ids of the free messages, or of the reserved ones (`held`), in reverse order."""
-    with open_existing(url) as store:
-        store.check_queue(queue)
+    with open_existing(url, queue) as store:
         native_listing = getattr(store, "listq", None)
         if native_listing is not None:
-            native_ids: list[str] = native_listing(queue, "nextlog" if held else "backlog")
-            return native_ids
-        reserved = {id for one in store.reservations(queue) for id in ids_under(store, queue, one.tag)}
+            return list(native_listing(queue, "nextlog" if held else "backlog"))
+        reserved = _reserved_ids(store, queue)
         found: list[tuple[datetime, str]] = []
         for batch in store.peek(queue):
             columns = batch.column("mature").to_pylist(), batch.column("id").to_pylist()
@@ -40,8 +33,7 @@ def list_ids(url: str, queue: str, *, held: bool = False) -> list[str]:
 
 def peek(url: str, queue: str, limit: int | None = 10, ids: Collection[str] | None = None) -> list[Message]:
     """Return the first messages in order, or those with `ids`; reserved ones too."""
-    with open_existing(url) as store:
-        store.check_queue(queue)
+    with open_existing(url, queue) as store:
         check_exists(store, queue)
         where = [] if ids is None else [Condition("id", "in", tuple(ids))]
         return [one for batch in store.peek(queue, where, limit=limit) for one in messages(batch)]
@@ -71,9 +63,7 @@ def move(
     of messages moved and wanted after each step. Raises `OptionError` if the target does not exist,
     unless `create`.
     """
-    with open_existing(url) as store:
-        store.check_queue(queue)
-        store.check_queue(to)
+    with open_existing(url, queue, to) as store:
         check_exists(store, queue)
         if not create:
             check_exists(store, to, "To create it, use --create (create=True).")
@@ -101,37 +91,48 @@ def purge(url: str, queue: str, *, held: bool = False) -> list[str]:
     Raises `UsageError` if a running query or a log holds them. Other consumers notice it when they
     settle the messages. With the layout `rfq`, which records no owners, this is rfq's own purge.
     """
-    with open_existing(url) as store:
-        store.check_queue(queue)
+    with open_existing(url, queue) as store:
         native_purge = getattr(store, "purge_list", None)
         if held:
-            if native_purge is None:
-                check_not_owned(store, queue)
-            return _purge_reserved(store, queue) if native_purge is None else list(native_purge(queue, "nextlog"))
-        run = f"cli/{uuid.uuid4().hex[:6]}"
+            if native_purge is not None:
+                return list(native_purge(queue, "nextlog"))
+            check_not_owned(store, queue)
+            return settle_reserved(store, queue, store.commit)
         removed: list[str] = [] if native_purge is None else list(native_purge(queue, "backlog"))
+        run = f"cli/{uuid.uuid4().hex[:6]}"
         for sequence in itertools.count(1):
             tag = f"{run}/{sequence}"
             if not store.reserve(queue, tag, PAGE_ROWS):
                 break
-            ids = ids_under(store, queue, f"{tag}/0")
-            if store.commit(queue, tag):
-                removed += ids
+            removed += settle_reserved(store, queue, store.commit, tag)
         # The other free messages are scheduled, so they cannot be reserved.
         scheduled_ids = [id for batch in store.peek(queue) for id in batch.column("id").to_pylist()]
-        reserved_ids = {id for one in store.reservations(queue) for id in ids_under(store, queue, one.tag)}
+        reserved_ids = _reserved_ids(store, queue)
         if store.purge(queue):
             removed += [id for id in scheduled_ids if id not in reserved_ids]
         return removed
 
 
-def _purge_reserved(store: Store, queue: str) -> list[str]:
-    removed: list[str] = []
-    for one in store.reservations(queue):
-        ids = ids_under(store, queue, one.tag)
-        if store.commit(queue, one.tag):
-            removed += ids
-    return removed
+def settle_reserved(store: Store, queue: str, settle: Callable[[str, str], int], tag: str = "") -> list[str]:
+    """Settle reserved messages, tag by tag, and return their ids.
+
+    `settle` gets the queue and a tag. With `tag`, only messages under it and the tags below it.
+    """
+    settled: list[str] = []
+    for one in store.reservations(queue, tag):
+        ids = _ids_under(store, queue, one.tag)
+        if settle(queue, one.tag):
+            settled += ids
+    return settled
+
+
+def _reserved_ids(store: Store, queue: str) -> set[str]:
+    return {id for one in store.reservations(queue) for id in _ids_under(store, queue, one.tag)}
+
+
+def _ids_under(store: Store, queue: str, tag: str) -> list[str]:
+    """Return the ids of the messages under one tag."""
+    return [id for batch in store.peek_reserved(queue, tag) for id in batch.column("id").to_pylist()]
 
 
 def pause(url: str, queue: str) -> None:
@@ -139,20 +140,17 @@ def pause(url: str, queue: str) -> None:
 
     Reserved messages can be settled, and pushes go on.
     """
-    with open_existing(url) as store:
-        store.check_queue(queue)
+    with open_existing(url, queue) as store:
         store.pause(queue)
 
 
 def resume(url: str, queue: str) -> None:
     """Resume a paused queue."""
-    with open_existing(url) as store:
-        store.check_queue(queue)
+    with open_existing(url, queue) as store:
         store.resume(queue)
 
 
 def paused(url: str, queue: str) -> bool:
     """Return whether the queue is paused."""
-    with open_existing(url) as store:
-        store.check_queue(queue)
+    with open_existing(url, queue) as store:
         return store.is_paused(queue)

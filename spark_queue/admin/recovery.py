@@ -54,8 +54,8 @@ def recover_consumer(
     consumer, or if it is unknown whether the batch was written. Raises `OptionError` if there is no
     such consumer or sink.
     """
-    with open_existing(url) as store:
-        store.check_queue(queue)
+    sinks = [sink] if sink and isinstance(sink, str) else sink or ()
+    with open_existing(url, queue) as store:
         check_tag(consumer)
         check_exists(store, queue)
         standing = load_consumer_state(store, queue, consumer)
@@ -70,16 +70,16 @@ def recover_consumer(
         batch = standing.started or _oldest_batch(store, queue, consumer)
         was_written = False
         if batch is not None and store.reservations(queue, f"{consumer}/{batch}"):
-            was_written = _publish_if_written(store, queue, consumer, batch, sink) if written is None else written
+            was_written = _publish_if_written(store, queue, consumer, batch, sinks) if written is None else written
         revoke(store, queue, consumer)
         name = consumer.partition("/")[0]
         committed = 0
         if was_written:
             committed = store.commit(queue, f"{consumer}/{batch}", history=history_of(store, queue, name))
         released = store.rollback(queue, consumer, delay=None, failed=False)
-        if sink:
+        if sinks:
             for one in query_bindings(store, queue, consumer):
-                _drop_staged([sink] if isinstance(sink, str) else sink, one.query)
+                _drop_staged(sinks, one.query)
         return RecoveredConsumer(None if batch is None else str(batch), committed, released)
 
 
@@ -89,9 +89,7 @@ def _oldest_batch(store: Store, queue: str, consumer: str) -> Batch | None:
     return min((Batch(int(one)) for one in held if one.isdigit()), default=None)
 
 
-def _publish_if_written(
-    store: Store, queue: str, consumer: str, batch: Batch, sink: str | Sequence[str] | None
-) -> bool:
+def _publish_if_written(store: Store, queue: str, consumer: str, batch: Batch, sinks: Sequence[str]) -> bool:
     """Return whether the sink has written this batch. If so, publish the rest of it.
 
     Raises `UsageError` if that is unknown.
@@ -99,7 +97,7 @@ def _publish_if_written(
     found = query_bindings(store, queue, consumer)
     if len(found) == 1 and found[0].number is None:
         return False  # at least once
-    if not sink or len(found) != 1:
+    if not sinks or len(found) != 1:
         held = sum(one.rows for one in store.reservations(queue, f"{consumer}/{batch}"))
         advice = (
             "If the sink is a queue, written with exactly-once delivery, name its database with --sink URL "
@@ -117,7 +115,7 @@ def _publish_if_written(
     (reading,) = found
     if reading.batch != str(batch):
         return False  # no task has read it
-    return _publish_if_decided([sink] if isinstance(sink, str) else sink, reading)
+    return _publish_if_decided(sinks, reading)
 
 
 def _publish_if_decided(urls: Sequence[str], reading: QueryBinding) -> bool:

@@ -15,7 +15,7 @@ from spark_queue.stores.services.log.log import RetainedRange, find_retained
 from spark_queue.stores.services.log.segments import LOG_TAG
 from spark_queue.stores.services.owner import Owner, consumers, load_consumer_state, revoke
 from spark_queue.stores.support.dead_lettering import SET_ASIDE_TAG
-from spark_queue.stores.types import Reservation, check_tag
+from spark_queue.stores.types import check_tag
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,25 +45,25 @@ def reservations(url: str, queue: str | None = None, tag: str = "") -> list[Rese
     """Return the reservations of a queue, or of all; with `tag`, only those at or below it."""
     with open_existing(url) as store:
         owners = {(name, consumer): owner for name, consumer, owner in consumers(store, queue)}
-
-        def to_info(name: str, one: Reservation) -> ReservationInfo:
-            consumer = _consumer(one.tag)
-            owner = owners.get((name, consumer))
-            return ReservationInfo(
-                queue=name,
-                tag=one.tag,
-                rows=one.rows,
-                until=None if one.until is None else moment_of(one.until),
-                consumer=consumer,
-                owner=None if owner is None else str(owner),
-                parked=one.tag.startswith(f"{consumer}/parked/"),
-                log=is_log_tag(one.tag, logs[name]),
-                damaged=one.tag == SET_ASIDE_TAG,
-            )
-
-        names = store.queues() if queue is None else [queue]
-        logs = {name: find_retained(store, name) for name in names}
-        return [to_info(name, one) for name in names for one in store.reservations(name, tag)]
+        found = []
+        for name in store.queues() if queue is None else [queue]:
+            log = find_retained(store, name)
+            for one in store.reservations(name, tag):
+                consumer = "/".join(one.tag.split("/")[:2])
+                owner = owners.get((name, consumer))
+                info = ReservationInfo(
+                    queue=name,
+                    tag=one.tag,
+                    rows=one.rows,
+                    until=None if one.until is None else moment_of(one.until),
+                    consumer=consumer,
+                    owner=None if owner is None else str(owner),
+                    parked=one.tag.startswith(f"{consumer}/parked/"),
+                    log=is_log_tag(one.tag, log),
+                    damaged=one.tag == SET_ASIDE_TAG,
+                )
+                found.append(info)
+        return found
 
 
 def release(url: str, queue: str, tag: str, *, force: bool = False, failed: bool = False, delay: float = 0.0) -> int:
@@ -79,8 +79,7 @@ def release(url: str, queue: str, tag: str, *, force: bool = False, failed: bool
     Raises `UsageError` for messages that the log of the queue retains: `trim` removes them. Raises
     `OptionError` for an invalid delay.
     """
-    with open_existing(url) as store:
-        store.check_queue(queue)
+    with open_existing(url, queue) as store:
         check_tag(tag)
         if not 0 <= delay <= MAX_TIME_MS / 2000:
             raise OptionError(
@@ -89,12 +88,7 @@ def release(url: str, queue: str, tag: str, *, force: bool = False, failed: bool
         check_exists(store, queue)
         _check_no_log(store, queue, tag)
         if not force:
-            check_not_owned(
-                store,
-                queue,
-                tag,
-                "; or use --force (force=True), and the running query fails",
-            )
+            check_not_owned(store, queue, tag, "; or use --force (force=True), and the running query fails")
             _check_not_started(store, queue, tag)
         for consumer, _ in _running_consumers(store, queue, tag):
             revoke(store, queue, consumer)
@@ -165,10 +159,6 @@ def _check_no_log(store: Store, queue: str, tag: str = "") -> None:
 def is_log_tag(tag: str, log: RetainedRange | None) -> bool:
     """Return whether a tag belongs to a log: to a segment, or to one that is being sealed."""
     return log is not None and (tag in log.tags or tag.rpartition("/")[0] in log.tags)
-
-
-def _consumer(tag: str) -> str:
-    return "/".join(tag.split("/")[:2])
 
 
 def _same_branch(one: str, other: str) -> bool:

@@ -65,7 +65,7 @@ def ledgers(url: str) -> list[Sink]:
 
 
 def find_stale_sinks(store: Store) -> Iterator[tuple[Sink, int | None]]:
-    """Yield the sinks whose staged rows may never become visible, and the age of their ledgers (ms).
+    """Yield the sinks whose staged rows may never become visible, and the age of each ledger (ms).
 
     These are batch writes, which are running or were killed, and other sinks that have been idle
     for an hour. The age counts from the last change; it is `None` if that is unknown.

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spark_queue.admin.common import moment_of, open_existing
 from spark_queue.errors import OptionError, QueueError
@@ -68,9 +68,8 @@ def sizes(url: str, queues: Sequence[str] = ()) -> list[QueueSummary]:
 
     Raises `OptionError` if one of `queues` does not exist.
     """
-    with open_existing(url) as store:
+    with open_existing(url, *queues) as store:
         for queue in queues:
-            store.check_queue(queue)
             check_exists(store, queue)
         return _load_summaries(store, queues)
 
@@ -80,28 +79,18 @@ def _load_summaries(store: Store, queues: Sequence[str]) -> list[QueueSummary]:
 
 
 def _load_summary(store: Store, queue: str) -> QueueSummary:
-    own_sizes = store.sizes(queue)
+    own = store.sizes(queue)
     dead = 0 if is_dead_letter_queue(queue) else store.sizes(dead_letter_queue(queue)).total
-    oldest = None if own_sizes.oldest_ready_age is None else own_sizes.oldest_ready_age / 1000
+    oldest = None if own.oldest_ready_age is None else own.oldest_ready_age / 1000
     log = find_retained(store, queue)
-    retained_rows = 0 if log is None else min(log.end - log.first, own_sizes.reserved)  # it may be growing just now
-    return QueueSummary(
-        queue,
-        own_sizes.ready,
-        own_sizes.scheduled,
-        own_sizes.reserved - retained_rows,
-        dead,
-        oldest,
-        store.is_paused(queue),
-        retained_rows,
-    )
+    retained = 0 if log is None else min(log.end - log.first, own.reserved)  # it may be growing just now
+    reserved, paused = own.reserved - retained, store.is_paused(queue)
+    return QueueSummary(queue, own.ready, own.scheduled, reserved, dead, oldest, paused, retained)
 
 
 def statistics(url: str, queues: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
     """Return the COUNTERS of queues, by default of all, and whether each is `paused`."""
-    with open_existing(url) as store:
-        for queue in queues:
-            store.check_queue(queue)
+    with open_existing(url, *queues) as store:
         return _load_counters(store, queues)
 
 
@@ -120,42 +109,41 @@ def watch(url: str, queues: Sequence[str] = (), *, interval: float = 2.0) -> Ite
     """
     if not 0.1 <= interval <= 86_400:
         raise OptionError(f"interval must be 0.1 seconds to a day, not {interval}", option="interval")
-    with open_existing(url) as store:
-        for queue in queues:
-            store.check_queue(queue)
-        before: dict[str, tuple[float, QueueSummary, dict[str, Any] | None]] = {}
+    with open_existing(url, *queues) as store:
+        before: dict[str, _Sample] = {}
         due = time.monotonic()
         while True:
-            moment, now = moment_of(store.now()), time.monotonic()
+            at, now = moment_of(store.now()), time.monotonic()
             summaries = _load_summaries(store, queues or sorted({*store.queues(), *before}))
             counters = _load_counters(store, queues)
             rates = []
             for summary in summaries:
-                rates.append(
-                    _compute_rates(moment, now, summary, counters.get(summary.queue), before.get(summary.queue))
-                )
-                before[summary.queue] = now, summary, counters.get(summary.queue)
+                sample = _Sample(now, summary, counters.get(summary.queue))
+                rates.append(_compute_rates(at, sample, before.get(summary.queue)))
+                before[summary.queue] = sample
             yield rates
             due = max(due + interval, time.monotonic())
             time.sleep(max(0.0, due - time.monotonic()))
 
 
-def _compute_rates(
-    at: datetime,
-    now: float,
-    summary: QueueSummary,
-    counters: dict[str, Any] | None,
-    before: tuple[float, QueueSummary, dict[str, Any] | None] | None,
-) -> QueueRates:
+class _Sample(NamedTuple):
+    """The sizes and counters of a queue at a time of `time.monotonic`."""
+
+    time: float
+    summary: QueueSummary
+    counters: dict[str, Any] | None
+
+
+def _compute_rates(at: datetime, now: _Sample, before: _Sample | None) -> QueueRates:
     if before is None:
-        return QueueRates(at, summary, None, None, None)
-    previous_time, previous_summary, previous_counters = before
-    elapsed = max(now - previous_time, 1e-3)
+        return QueueRates(at, now.summary, None, None, None)
+    elapsed = max(now.time - before.time, 1e-3)
     pushed = done = None
-    if counters is not None and previous_counters is not None:
-        pushed = (counters["put"] - previous_counters["put"]) / elapsed
-        done = sum(counters[name] - previous_counters[name] for name in ("get", "commit", "deadletter")) / elapsed
-    return QueueRates(at, summary, pushed, done, (summary.total - previous_summary.total) / elapsed)
+    if now.counters is not None and before.counters is not None:
+        added = {name: now.counters[name] - before.counters[name] for name in COUNTERS}
+        pushed = added["put"] / elapsed
+        done = (added["get"] + added["commit"] + added["deadletter"]) / elapsed
+    return QueueRates(at, now.summary, pushed, done, (now.summary.total - before.summary.total) / elapsed)
 
 
 def graph_sizes(graph: Graph) -> tuple[dict[Place, Sizes], list[str]]:
@@ -166,9 +154,7 @@ def graph_sizes(graph: Graph) -> tuple[dict[Place, Sizes], list[str]]:
     for ns, namespace in graph.namespaces.items():
         try:
             with open_existing(namespace.url) as store:
-                found = {place: store.sizes(place.queue) for place in queues if place.ns == ns}
+                sizes |= {place: store.sizes(place.queue) for place in queues if place.ns == ns}
         except QueueError as error:
             unknown.append(f"namespace {ns!r}: {error}")
-        else:
-            sizes |= found
     return sizes, unknown

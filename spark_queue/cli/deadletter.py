@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-from spark_queue.cli.lazy import admin
+from spark_queue import admin
 from spark_queue.cli.output import (
     LIST_ROWS,
     ProgressBar,
     echo_err,
-    print_json,
     print_list,
-    print_text,
+    print_result,
     shorten,
-    to_json,
+    shorten_payload,
 )
 from spark_queue.cli.params import (
     Command,
+    Create,
     Ids,
     JsonFlag,
     Reason,
@@ -26,15 +26,13 @@ from spark_queue.cli.params import (
     argument,
     flag,
     group,
+    moment,
+    number,
     option,
-    parse_moment,
+    since,
 )
 from spark_queue.errors import plural
 from spark_queue.options.queue_names import dead_letter_queue
-
-if TYPE_CHECKING:
-    from spark_queue.admin import DeadLetter
-
 
 deadletter = group("List and redrive dead letters.")
 app.add_typer(deadletter, name="deadletter")
@@ -42,16 +40,8 @@ app.add_typer(deadletter, name="deadletter")
 # Which dead letters.
 FailedQueue = Annotated[str | None, argument("QUEUE", "The queue in which the messages failed.")]
 DeadQueueOption = Annotated[str | None, option("--dead", "Q", "The dead-letter queue (default: <queue>.dead).")]
-FailedSince = Annotated[
-    Any,
-    option(
-        "--since",
-        "WHEN",
-        "Only those that failed since 2026-01-31T12:00 (UTC), or in the last 2h.",
-        parser=parse_moment,
-    ),
-]
-FailedUntil = Annotated[Any, option("--until", "WHEN", "Only those that failed before that.", parser=parse_moment)]
+FailedSince = Annotated[Any, since("that failed")]
+FailedUntil = Annotated[Any, moment("--until", "Only those that failed before that.")]
 
 
 @deadletter.command("list", cls=Command)
@@ -63,9 +53,7 @@ def deadletter_list(
     reason: Reason = None,
     since: FailedSince = None,
     until: FailedUntil = None,
-    limit: Annotated[
-        int, option("--limit", "N", f"Maximum number: the oldest (default: {LIST_ROWS}).", min=1)
-    ] = LIST_ROWS,
+    limit: Annotated[int, number("--limit", f"Maximum number: the oldest (default: {LIST_ROWS}).")] = LIST_ROWS,
     json: JsonFlag = False,
 ) -> None:
     """Show dead letters, oldest first."""
@@ -77,9 +65,8 @@ def deadletter_list(
         _print_no_letters(url, queue, dead)
 
 
-def _letter_row(one: DeadLetter) -> Sequence[object]:
-    payload = one.payload if isinstance(one.payload, str) else to_json(one.payload)
-    return one.id, one.died, one.from_queue, one.tries, shorten(one.error or ""), shorten(payload)
+def _letter_row(one: admin.DeadLetter) -> Sequence[object]:
+    return one.id, one.died, one.from_queue, one.tries, shorten(one.error or ""), shorten_payload(one.payload)
 
 
 def _print_no_letters(url: str, queue: str | None, dead: str | None) -> None:
@@ -94,7 +81,7 @@ def deadletter_redrive(
     to: Annotated[
         str | None, option("--to", "Q", "The queue to move them to (default: the queue that each came from).")
     ] = None,
-    create: Annotated[bool, flag("--create", help="Create that queue if it does not exist.")] = False,
+    create: Create = False,
     rate: Annotated[float | None, option("--rate", "N", "Maximum number of messages per second.")] = None,
     dry_run: Annotated[bool, flag("--dry-run", help="Show what would be moved, and move nothing.")] = False,
     dead: DeadQueueOption = None,
@@ -102,7 +89,7 @@ def deadletter_redrive(
     reason: Reason = None,
     since: FailedSince = None,
     until: FailedUntil = None,
-    limit: Annotated[int | None, option("--limit", "N", "Maximum number: the oldest.", min=1)] = None,
+    limit: Annotated[int | None, number("--limit", "Maximum number: the oldest.")] = None,
     json: JsonFlag = False,
 ) -> None:
     """Move dead letters back to their queues.
@@ -111,40 +98,32 @@ def deadletter_redrive(
     """
     filters = admin.DeadLetterFilters(dead=dead, ids=id, reason=reason, since=since, until=until, limit=limit)
     name = dead or dead_letter_queue(str(queue))
-    with RedriveProgress() as progress:
+    with RedriveProgress("redriving") as progress:
         moved = admin.redrive(
             url, queue, to=to, create=create, rate=rate, dry_run=dry_run, progress=progress.step, **filters
         )
-    if json:
-        print_json({"dead": name, "dry_run": dry_run, "moved": moved, "passed_over": progress.found - progress.moved})
-    else:
-        for target, number in moved.items():
-            print_text(f"{plural(number, 'message')} {'would be ' if dry_run else ''}moved from {name} to {target}")
+    skipped = progress.found - progress.moved
+    done = "would be moved" if dry_run else "moved"
+    lines = [f"{plural(rows, 'message')} {done} from {name} to {target}" for target, rows in moved.items()]
+    print_result({"dead": name, "dry_run": dry_run, "moved": moved, "passed_over": skipped}, *lines, json=json)
     if not moved:
         _print_no_letters(url, queue, dead)
-    if progress.found > progress.moved:
-        echo_err(f"{plural(progress.found - progress.moved, 'dead letter')} skipped: reserved by a consumer, or gone")
+    if skipped:
+        echo_err(f"{plural(skipped, 'dead letter')} skipped: reserved by a consumer, or gone")
 
 
-class RedriveProgress:
+class RedriveProgress(ProgressBar):
     """A progress bar of a redrive, and a note with its progress if it was interrupted."""
 
-    def __init__(self) -> None:
-        self.moved = self.found = 0
-        self._bar = ProgressBar("redriving")
+    moved = found = 0
 
-    def step(self, moved: int, found: int) -> None:
-        """Show that `moved` of `found` dead letters were moved."""
-        self.moved, self.found = moved, found
-        self._bar.step(moved, found)
-
-    def __enter__(self) -> RedriveProgress:
-        self._bar.__enter__()
-        return self
+    def step(self, done: int, wanted: int) -> None:
+        """Show that `done` of `wanted` dead letters were moved."""
+        self.moved, self.found = done, wanted
+        super().step(done, wanted)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._bar.__exit__()
+        super().__exit__(kind)
         if kind is not None and self.found:
-            echo_err(
-                f"moved {self.moved:,} of {plural(self.found, 'dead letter')}; to move the rest, repeat the call"
-            )
+            found = plural(self.found, "dead letter")
+            echo_err(f"moved {self.moved:,} of {found}; to move the rest, repeat the call")

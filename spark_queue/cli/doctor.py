@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from spark_queue.cli.lazy import doctor
-from spark_queue.cli.output import console, print_json, print_text, printable
+from spark_queue import admin
+from spark_queue.cli.output import console, print_json, print_result, printable
 from spark_queue.cli.params import Command, JsonFlag, MaybeUrl, app, option
 from spark_queue.errors import OptionError
 
@@ -29,20 +29,16 @@ def run_doctor(
     if remove_note is not None:
         if url is None:
             raise OptionError("--remove-note needs the URL of the database", option="url")
-        doctor.remove_note(url, remove_note)
-        print_json({"removed": remove_note}) if json else print_text(f"note {remove_note} removed")
+        admin.damage.remove_note(url, remove_note)
+        print_result({"removed": remove_note}, f"note {remove_note} removed", json=json)
         return
     found = []
-    for one in doctor.examine(url):
+    for one in admin.doctor.examine(url):
         found.append(one)
         if json:
             continue
         sign, colour = SIGNS[one.state]
-        text = (
-            Text(f"{sign:7}", style=colour)
-            .append(f"{one.what:17}", style="bold")
-            .append(printable(one.told), "default")
-        )
+        text = Text(f"{sign:7}", style=colour).append(f"{one.what:17}", "bold").append(printable(one.told), "default")
         console().print(text, soft_wrap=True)
         if one.todo:
             console().print(Text(f"{'':24}→ {printable(one.todo)}", style=colour), soft_wrap=True)

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from json import JSONDecodeError, loads
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from spark_queue.cli.lazy import events
+from spark_queue import events
 from spark_queue.cli.output import (
     LIST_ROWS,
     confirm,
     echo_err,
-    print_json,
+    exit_with_note,
+    print_items,
     print_list,
-    print_table,
-    print_text,
+    print_result,
     shorten,
-    to_json,
+    shorten_payload,
 )
 from spark_queue.cli.params import (
     Command,
@@ -32,21 +32,17 @@ from spark_queue.cli.params import (
     check_ids,
     flag,
     group,
+    number,
     option,
-    parse_seconds,
+    seconds,
 )
 from spark_queue.errors import UsageError, plural, unreadable_file
-
-if TYPE_CHECKING:
-    from spark_queue.events import AuditRecord, Events, EventState
-    from spark_queue.events.event import Event
 
 event = group("Create, execute and inspect events.")
 app.add_typer(event, name="event")
 
 Conf = Annotated[
-    list[Path] | None,
-    option("--conf", "FILE", "A file with executors, heartbeats or settings; repeatable."),
+    list[Path] | None, option("--conf", "FILE", "A file with executors, heartbeats or settings; repeatable.")
 ]
 EventIds = Annotated[list[str], argument("ID", "Ids of events.", callback=check_ids)]
 
@@ -64,7 +60,7 @@ def event_create(
     payload: Annotated[str | None, option("--payload", "JSON", "The payload in JSON.")] = None,
     text: Annotated[str | None, option("--text", "TEXT", "The payload as text or XML.")] = None,
     max_uris: Annotated[
-        int | None, option("--max-uris", "N", "Maximum number of URIs per event; more URIs make more events.", min=1)
+        int | None, number("--max-uris", "Maximum number of URIs per event; more URIs make more events.")
     ] = None,
     priority: Annotated[bool, flag("--priority", help="Take it before events without priority.")] = False,
     conf: Conf = None,
@@ -79,11 +75,7 @@ def event_create(
             ids = found.create_batch(source, type, value, all_uris, max_uris=uris_per_event, priority=priority)
         else:
             ids = [found.create(source, type, value, priority=priority)]
-    if json:
-        print_json(ids)
-    else:
-        for id in ids:
-            print_text(id)
+    print_result(ids, *ids, json=json)
     if not ids:
         echo_err("no URIs: no event was created")
 
@@ -92,7 +84,7 @@ def event_create(
 def event_take(
     url: Url,
     queue: QueueArgument,
-    count: Annotated[int | None, option("--count", "N", "Maximum number of events (default: 10).", min=1)] = None,
+    count: Annotated[int | None, number("--count", "Maximum number of events (default: 10).")] = None,
     conf: Conf = None,
     json: JsonFlag = False,
 ) -> None:
@@ -102,14 +94,9 @@ def event_take(
     """
     with _open_events(url, queue, conf) as found:
         taken = found.take(count)
-    if json:
-        print_json([_event_to_json(one) for one in taken])
-    else:
-        for one in taken:
-            print_text(one.id)
+    print_result([_event_to_json(one) for one in taken], *(one.id for one in taken), json=json)
     if not taken:
-        echo_err(f"{queue} has no new events")
-        raise typer.Exit(1)
+        exit_with_note(f"{queue} has no new events")
 
 
 @event.command("execute", cls=Command)
@@ -132,11 +119,7 @@ def event_status(url: Url, queue: QueueArgument, ids: EventIds, json: JsonFlag =
 
 
 def _print_statuses(statuses: dict[str, str | None], json: bool) -> None:
-    if json:
-        print_json(statuses)
-    else:
-        for id, status in statuses.items():
-            print_text(f"{id} {status or 'unknown'}")
+    print_result(statuses, *(f"{id} {status or 'unknown'}" for id, status in statuses.items()), json=json)
     if None in statuses.values():
         raise typer.Exit(1)
 
@@ -147,17 +130,9 @@ def event_list(
     queue: QueueArgument,
     status: Annotated[str | None, option("--status", "S", "Only events with this status.")] = None,
     older_than: Annotated[
-        Any,
-        option(
-            "--older-than",
-            "PT1H",
-            "Only events that have had the status of --status for longer.",
-            parser=parse_seconds,
-        ),
+        Any, seconds("--older-than", "PT1H", "Only events that have had the status of --status for longer.")
     ] = "0s",
-    limit: Annotated[
-        int, option("--limit", "N", f"Maximum number of events (default: {LIST_ROWS}).", min=1)
-    ] = LIST_ROWS,
+    limit: Annotated[int, number("--limit", f"Maximum number of events (default: {LIST_ROWS}).")] = LIST_ROWS,
     json: JsonFlag = False,
 ) -> None:
     """Show events and their statuses."""
@@ -174,14 +149,14 @@ def event_list(
         echo_err(f"{queue} has no events of this kind")
 
 
-def _state_to_json(one: EventState) -> dict[str, Any]:
+def _state_to_json(one: events.EventState) -> dict[str, Any]:
     return _event_to_json(one.event) | {"status": one.status, "updated": one.updated}
 
 
-def _event_row(one: EventState) -> Sequence[object]:
+def _event_row(one: events.EventState) -> Sequence[object]:
     made = one.event
-    payload = "" if made.payload is None else made.payload if isinstance(made.payload, str) else to_json(made.payload)
-    return made.id, one.status, made.created, made.type, made.source, len(made.uris), shorten(payload)
+    payload = "" if made.payload is None else shorten_payload(made.payload)
+    return made.id, one.status, made.created, made.type, made.source, len(made.uris), payload
 
 
 @event.command("summary", cls=Command)
@@ -189,10 +164,7 @@ def event_summary(url: Url, queue: QueueArgument, json: JsonFlag = False) -> Non
     """Show the number of events by status."""
     with _open_events(url, queue, None) as found:
         counts = found.summary()
-    if json:
-        print_json(counts)
-    else:
-        print_table(("status", "events"), counts.items())
+    print_items(counts, ("status", "events"), counts.items(), json=json)
 
 
 @event.command("reset", cls=Command)
@@ -230,10 +202,7 @@ def event_clear(
 
 
 def _print_count(done: int, verb: str, json: bool) -> None:
-    if json:
-        print_json({verb: done})
-    else:
-        print_text(f"{plural(done, 'event')} {verb}")
+    print_result({verb: done}, f"{plural(done, 'event')} {verb}", json=json)
 
 
 @event.command("log", cls=Command)
@@ -241,7 +210,7 @@ def event_log(
     url: Url,
     queue: QueueArgument,
     limit: Annotated[
-        int, option("--limit", "N", f"Maximum number of records: the oldest (default: {LIST_ROWS}).", min=1)
+        int, number("--limit", f"Maximum number of records: the oldest (default: {LIST_ROWS}).")
     ] = LIST_ROWS,
     json: JsonFlag = False,
 ) -> None:
@@ -254,7 +223,7 @@ def event_log(
         echo_err(f"the event log of {queue} is empty")
 
 
-def _record_row(one: AuditRecord) -> Sequence[object]:
+def _record_row(one: events.AuditRecord) -> Sequence[object]:
     ids = " ".join(one.ids[:3]) + (f" and {len(one.ids) - 3:,} more" if len(one.ids) > 3 else "")
     error = next(iter(one.errors.values()), "").strip()
     last = error.splitlines()[-1] if error else ""
@@ -278,17 +247,13 @@ def event_heartbeat(
     declared = _load_declarations(conf)
     with events.Events(url, queue, settings=declared.settings) as found:
         ids = events.tick(found, declared.heartbeats, id)
-    if json:
-        print_json(ids)
-    else:
-        for one in ids:
-            print_text(one)
+    print_result(ids, *ids, json=json)
 
 
-# --- helpers --------------------------------------------------------------------------------------------------------
+# --- helpers --------------------------------------------------------------------------------------
 
 
-def _open_events(url: str, queue: str, conf: Sequence[Path] | None) -> Events:
+def _open_events(url: str, queue: str, conf: Sequence[Path] | None) -> events.Events:
     if not conf:
         return events.Events(url, queue)
     declared = _load_declarations(conf)
@@ -313,5 +278,5 @@ def _parse_payload(payload: str | None, text: str | None) -> Any:
         raise UsageError(f"--payload is not JSON ({error}); for plain text use --text") from None
 
 
-def _event_to_json(one: Event) -> dict[str, Any]:
+def _event_to_json(one: events.Event) -> dict[str, Any]:
     return {"id": one.id, **one.document()}

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from spark_queue.cli.lazy import admin
+from spark_queue import admin
 from spark_queue.cli.output import echo_err, print_json, printable
 from spark_queue.cli.params import BaseCommand, JsonFlag, app, argument, option
 from spark_queue.errors import UsageError, plural, unreadable_file

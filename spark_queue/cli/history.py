@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from spark_queue.cli.lazy import admin
-from spark_queue.cli.messages import payload_text
-from spark_queue.cli.output import LIST_ROWS, echo_err, print_json, print_list, print_text, shorten
+from spark_queue import admin
+from spark_queue.cli.output import LIST_ROWS, echo_err, print_list, print_result, shorten, shorten_payload
 from spark_queue.cli.params import (
     Command,
+    Create,
     Ids,
     JsonFlag,
     QueueArgument,
@@ -18,8 +18,10 @@ from spark_queue.cli.params import (
     app,
     argument,
     flag,
+    moment,
+    number,
     option,
-    parse_moment,
+    since,
 )
 from spark_queue.errors import plural
 
@@ -35,16 +37,8 @@ OutcomeOption = Annotated[
         "Only those with this outcome: commit, dead, pop or remove (by keuss programs), finished or failed (events).",
     ),
 ]
-ProcessedSince = Annotated[
-    Any,
-    option(
-        "--since",
-        "WHEN",
-        "Only those processed since 2026-01-31T12:00 (UTC), or in the last 2h.",
-        parser=parse_moment,
-    ),
-]
-ProcessedUntil = Annotated[Any, option("--until", "WHEN", "Only those processed before that.", parser=parse_moment)]
+ProcessedSince = Annotated[Any, since("processed")]
+ProcessedUntil = Annotated[Any, moment("--until", "Only those processed before that.")]
 
 
 @app.command(cls=Command)
@@ -57,9 +51,7 @@ def history(
     reason: Reason = None,
     since: ProcessedSince = None,
     until: ProcessedUntil = None,
-    limit: Annotated[
-        int, option("--limit", "N", f"Maximum number: the latest (default: {LIST_ROWS}).", min=1)
-    ] = LIST_ROWS,
+    limit: Annotated[int, number("--limit", f"Maximum number: the latest (default: {LIST_ROWS}).")] = LIST_ROWS,
     json: JsonFlag = False,
 ) -> None:
     """Show the messages that a queue has processed, latest last.
@@ -76,8 +68,9 @@ def history(
         echo_err(f"the history of {queue} has no messages of this kind{admin.suggest(url, queue)}")
 
 
-def _history_row(one: Any) -> Sequence[object]:
-    return one.id, one.processed, one.consumer, one.outcome, one.tries, shorten(one.error or ""), payload_text(one)
+def _history_row(one: admin.HistoryEntry) -> Sequence[object]:
+    texts = shorten(one.error or ""), shorten_payload(one.payload)
+    return one.id, one.processed, one.consumer, one.outcome, one.tries, *texts
 
 
 @app.command(cls=Command)
@@ -86,7 +79,7 @@ def replay(
     queue: QueueArgument,
     name: Annotated[str, argument("NAME", "A name for this replay: one with the same name is done only once.")],
     to: Annotated[str | None, option("--to", "Q", "The queue to push them to (default: the same queue).")] = None,
-    create: Annotated[bool, flag("--create", help="Create that queue if it does not exist.")] = False,
+    create: Create = False,
     rate: Annotated[
         float | None, option("--rate", "N", "Number of messages that become ready per second (default: all at once).")
     ] = None,
@@ -97,7 +90,7 @@ def replay(
     reason: Reason = None,
     since: ProcessedSince = None,
     until: ProcessedUntil = None,
-    limit: Annotated[int | None, option("--limit", "N", "Maximum number: the latest.", min=1)] = None,
+    limit: Annotated[int | None, number("--limit", "Maximum number: the latest.")] = None,
     json: JsonFlag = False,
 ) -> None:
     """Push processed messages again, as new messages.
@@ -109,7 +102,6 @@ def replay(
         url, queue, name, to=to, create=create, rate=rate, dry_run=dry_run, ids=id, consumer=consumer,
         outcome=outcome, reason=reason, since=since, until=until, limit=limit,
     )  # fmt: skip
-    if json:
-        print_json({"queue": queue, "name": name, "to": to or queue, "dry_run": dry_run, "pushed": pushed})
-    else:
-        print_text(f"{plural(pushed, 'message')} of {queue} {'would be ' if dry_run else ''}pushed to {to or queue}")
+    target = to or queue
+    text = f"{plural(pushed, 'message')} of {queue} {'would be ' if dry_run else ''}pushed to {target}"
+    print_result({"queue": queue, "name": name, "to": target, "dry_run": dry_run, "pushed": pushed}, text, json=json)

@@ -6,9 +6,19 @@ from dataclasses import asdict
 from enum import StrEnum
 from typing import Annotated
 
-from spark_queue.cli.lazy import admin, buckets
-from spark_queue.cli.output import print_json, print_text
-from spark_queue.cli.params import Command, JsonFlag, QueueArgument, Url, app, argument, complete_queue_names, option
+from spark_queue import admin
+from spark_queue.cli.output import print_result
+from spark_queue.cli.params import (
+    Command,
+    JsonFlag,
+    QueueArgument,
+    Url,
+    app,
+    argument,
+    complete_queue_names,
+    number,
+    option,
+)
 from spark_queue.errors import plural
 
 
@@ -28,7 +38,7 @@ def layout(
         argument("LAYOUT", "The new layout: one record per message, or buckets of many (default: show it)."),
     ] = None,
     bucket_size: Annotated[
-        int | None, option("--bucket-size", "N", "Maximum number of messages in a bucket (default: 4096).", min=1)
+        int | None, number("--bucket-size", "Maximum number of messages in a bucket (default: 4096).")
     ] = None,
     compression: Annotated[
         str | None, option("--compression", "lz4|zstd", "Compression of buckets (default: lz4).")
@@ -40,20 +50,20 @@ def layout(
     A new layout applies to messages that are pushed from now on.
     """
     if to is not None:
-        defaults = buckets.Buckets()
-        wanted = buckets.Buckets(bucket_size or defaults.size, compression or defaults.compression)
+        from spark_queue.messages.buckets import Buckets  # so that --help starts fast
+
+        defaults = Buckets()
+        wanted = Buckets(bucket_size or defaults.size, compression or defaults.compression)
         found = wanted if to is LayoutKind.bucket else None
         admin.set_layout(url, queue, found)
     else:
         found = admin.layout(url, queue)
-    if json:
-        print_json({"queue": queue, "layout": "bucket" if found else "single"} | (asdict(found) if found else {}))
-    elif found:
-        print_text(
-            f"{queue}: bucket, up to {plural(found.size, 'message')} each, compressed with {found.compression}"
-        )
-    else:
-        print_text(f"{queue}: single, one record per message")
+    facts = {"queue": queue, "layout": "single"}
+    text = f"{queue}: single, one record per message"
+    if found:
+        facts = {"queue": queue, "layout": "bucket", **asdict(found)}
+        text = f"{queue}: bucket, up to {plural(found.size, 'message')} each, compressed with {found.compression}"
+    print_result(facts, text, json=json)
 
 
 @app.command(cls=Command)
@@ -71,14 +81,8 @@ def compact(
     file to its content; writes wait meanwhile. Producers and consumers can go on.
     """
     if queue is None:
-        saved_bytes = admin.shrink(url)
-        if json:
-            print_json({"bytes": saved_bytes})
-        else:
-            print_text(f"the file is {saved_bytes:,} bytes smaller")
+        saved = admin.shrink(url)
+        print_result({"bytes": saved}, f"the file is {saved:,} bytes smaller", json=json)
         return
-    saved_records = admin.compact(url, queue)
-    if json:
-        print_json({"queue": queue, "fewer": saved_records})
-    else:
-        print_text(f"{queue}: {plural(saved_records, 'record')} fewer")
+    fewer = admin.compact(url, queue)
+    print_result({"queue": queue, "fewer": fewer}, f"{queue}: {plural(fewer, 'record')} fewer", json=json)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-from spark_queue.cli.lazy import admin
-from spark_queue.cli.output import confirm, echo_err, print_json, print_table, print_text
+from spark_queue import admin
+from spark_queue.cli.output import confirm, echo_err, print_json, print_result, print_table
 from spark_queue.cli.params import Command, JsonFlag, Url, Yes, app, argument, group
 from spark_queue.errors import plural
-
-if TYPE_CHECKING:
-    from spark_queue.admin import Sink
 
 ledger = group("Show and repair the ledgers of sinks.")
 app.add_typer(ledger, name="ledger")
@@ -32,7 +29,7 @@ def ledger_list(url: Url, json: JsonFlag = False) -> None:
         echo_err("no sink has a ledger here")
 
 
-def _sink_row(one: Sink) -> Sequence[object]:
+def _sink_row(one: admin.Sink) -> Sequence[object]:
     staged = ", ".join(f"batch {batch}: {rows:,}" for batch, rows in sorted(one.staged.items()))
     if one.unpublished:
         state = f"half published: {one.unpublished:,} left"
@@ -48,10 +45,8 @@ def ledger_recover(url: Url, sink: SinkName, json: JsonFlag = False) -> None:
     Other staged rows are dropped. Stop the query first.
     """
     done = admin.recover(url, sink)
-    if json:
-        print_json({"sink": sink, **asdict(done)})
-    else:
-        print_text(f"{plural(done.published, 'message')} published, {plural(done.dropped, 'staged row')} dropped")
+    text = f"{plural(done.published, 'message')} published, {plural(done.dropped, 'staged row')} dropped"
+    print_result({"sink": sink, **asdict(done)}, text, json=json)
 
 
 @ledger.command("forget", cls=Command)
@@ -60,10 +55,8 @@ def ledger_forget(url: Url, sink: SinkName, yes: Yes = False, json: JsonFlag = F
     if not yes:
         confirm(f"Remove the ledger of {sink}? Its query, started again, may write its last batch twice.")
     batch = admin.forget_ledger(url, sink)
-    if json:
-        print_json({"sink": sink, "batch": batch})
-    else:
-        print_text(f"ledger of {sink} removed; its last batch was {'none' if batch is None else batch}")
+    text = f"ledger of {sink} removed; its last batch was {'none' if batch is None else batch}"
+    print_result({"sink": sink, "batch": batch}, text, json=json)
 
 
 @ledger.command("set", cls=Command)
@@ -75,9 +68,5 @@ def ledger_set(
 ) -> None:
     """Set the last batch that a sink has written."""
     before = admin.set_ledger(url, sink, batch)
-    if json:
-        print_json({"sink": sink, "batch": batch, "before": before})
-    else:
-        print_text(
-            f"sink {sink} set to batch {batch}; before: {'no ledger' if before is None else f'batch {before}'}"
-        )
+    text = f"sink {sink} set to batch {batch}; before: {'no ledger' if before is None else f'batch {before}'}"
+    print_result({"sink": sink, "batch": batch, "before": before}, text, json=json)

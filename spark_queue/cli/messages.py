@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-import io
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spark_queue.cli.lazy import admin_push, consume, queues
+from spark_queue import admin
 from spark_queue.cli.output import (
     ProgressBar,
     echo_err,
+    exit_with_note,
     print_json,
     print_json_line,
+    print_result,
     print_table,
     print_text,
-    shorten,
+    shorten_payload,
     to_json,
 )
 from spark_queue.cli.params import (
     Command,
+    Create,
+    DelayOption,
     Ids,
     JsonFlag,
     JsonLines,
@@ -36,13 +40,13 @@ from spark_queue.cli.params import (
     check_ids,
     flag,
     is_rfq,
+    moment,
+    number,
     option,
-    parse_moment,
-    parse_seconds,
-    parse_seconds_or_never,
     resolve_queue,
+    seconds,
 )
-from spark_queue.cli.waiting import none_if_never, nothing_ready, say_if_paused
+from spark_queue.cli.waiting import explain_nothing_ready, say_if_paused
 from spark_queue.errors import UsageError, plural, unreadable_file
 from spark_queue.options.queue_names import dead_letter_queue
 
@@ -66,14 +70,13 @@ Tag = Annotated[str, argument("TAG", "The tag that `reserve` printed, or the beg
 IdsArgument = Annotated[
     list[str] | None, argument("ID", "Ids of messages (default: all that the tag holds).", callback=check_ids)
 ]
-DelayOption = Annotated[Any, option("--delay", "10s", "Time until they can be reserved.", parser=parse_seconds)]
+Limit = Annotated[int, number("--limit", "Maximum number of messages (default: 1).")]
 Timeout = Annotated[
-    Any,
-    option("--timeout", "5s", "Time to wait for the first message; `never`: forever.", parser=parse_seconds_or_never),
+    Any, seconds("--timeout", "5s", "Time to wait for the first message; `never`: forever.", never=True)
 ]
 
 
-# --- push -----------------------------------------------------------------------------------------------------------
+# --- push -----------------------------------------------------------------------------------------
 
 
 @app.command(cls=Command)
@@ -92,13 +95,7 @@ def push(
     header: Annotated[list[str] | None, option("--header", "K=V", "A header for all messages; repeatable.")] = None,
     delay: DelayOption = None,
     mature: Annotated[
-        Any,
-        option(
-            "--mature",
-            "WHEN",
-            "Moment from which they can be reserved, such as 2026-01-31T12:00 (UTC).",
-            parser=parse_moment,
-        ),
+        Any, moment("--mature", "Moment from which they can be reserved, such as 2026-01-31T12:00 (UTC).")
     ] = None,
     front: Annotated[bool, flag("--front", help="Put them before all others; layout rfq only.")] = False,
     json: JsonFlag = False,
@@ -108,19 +105,19 @@ def push(
     A file is checked before any line of it is pushed. Lines from a pipe are pushed as they come: if
     one is wrong, the error says how many were pushed before it.
     """
-    defaults = admin_push.MessageDefaults(parse_headers(header or []), check_mature(mature), delay)
+    if mature is not None and not hasattr(mature, "tzinfo"):
+        raise UsageError("--mature takes a moment such as 2026-01-31T12:00 (UTC); for a duration use --delay")
+    defaults = admin.push.MessageDefaults(parse_headers(header or []), mature, delay)
     with open_input(file) as source:
+        size = None
         if source.seekable():  # a file can be read twice, so it is checked first
-            admin_push.check_lines(read_lines(source), form.value, defaults)
+            admin.push.check_lines(read_lines(source), form.value, defaults)
+            size = source.tell()
             source.seek(0)
-        with ProgressBar("pushing", size_of(source)) as bar:
-            pushed = admin_push.push(
-                url, queue, read_lines(source, bar), form.value, defaults, front=front, progress=bar.count
-            )
-    if json:
-        print_json({"queue": queue, "pushed": pushed})
-    else:
-        print_text(f"{plural(pushed, 'message')} pushed to {queue}")
+        with ProgressBar("pushing", size) as bar:
+            lines = read_lines(source, bar)
+            pushed = admin.push.push(url, queue, lines, form.value, defaults, front=front, progress=bar.count)
+    print_result({"queue": queue, "pushed": pushed}, f"{plural(pushed, 'message')} pushed to {queue}", json=json)
 
 
 def open_input(file: Path | None) -> IO[bytes]:
@@ -131,15 +128,6 @@ def open_input(file: Path | None) -> IO[bytes]:
         return file.open("rb")
     except OSError as error:
         raise unreadable_file(error, file) from None
-
-
-def size_of(source: IO[bytes]) -> int | None:
-    """Return the size in bytes, if it is known."""
-    if not source.seekable():
-        return None
-    size = source.seek(0, io.SEEK_END)
-    source.seek(0)
-    return size
 
 
 def read_lines(source: IO[bytes], bar: ProgressBar | None = None) -> Iterator[Sequence[bytes]]:
@@ -165,21 +153,14 @@ def parse_headers(texts: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def check_mature(mature: Any) -> Any:
-    """Return the moment of `--mature`. Raises `UsageError` for a duration: that is `--delay`."""
-    if mature is not None and not hasattr(mature, "tzinfo"):
-        raise UsageError("--mature takes a moment such as 2026-01-31T12:00 (UTC); for a duration use --delay")
-    return mature
-
-
-# --- consume --------------------------------------------------------------------------------------------------------
+# --- consume --------------------------------------------------------------------------------------
 
 
 @app.command(cls=Command)
 def pop(
     url: Url,
     queue: QueueArgument,
-    limit: Annotated[int, option("--limit", "N", "Maximum number of messages (default: 1).", min=1)] = 1,
+    limit: Limit = 1,
     everything: Annotated[bool, flag("--all", help="Pop all messages that are ready; ignore --limit.")] = False,
     timeout: Timeout = "0s",
     json: JsonLines = False,
@@ -188,32 +169,31 @@ def pop(
 
     Exit code 1 if no message is ready. A message that could not be printed stays in the queue.
     """
-
-    def print_payloads(taken: list[Message]) -> None:
-        for one in taken:
-            print_json_line(one if json else one.payload)
-        sys.stdout.flush()
-
     say_if_paused(url, queue, timeout)
-    if not consume.pop(
-        url, queue, print_payloads, limit=None if everything else limit, timeout=none_if_never(timeout)
-    ):
-        echo_err(nothing_ready(url, queue))
-        raise typer.Exit(1)
+    handle = partial(print_payloads, json=json)
+    if not admin.consume.pop(url, queue, handle, limit=None if everything else limit, timeout=timeout):
+        exit_with_note(explain_nothing_ready(url, queue))
+
+
+def print_payloads(taken: Sequence[Message], json: bool) -> None:
+    """Print a payload per line, or whole messages as JSON."""
+    for one in taken:
+        print_json_line(one if json else one.payload)
+    sys.stdout.flush()
 
 
 @app.command(cls=Command)
 def reserve(
     url: Url,
     queue: QueueArgument,
-    limit: Annotated[int, option("--limit", "N", "Maximum number of messages (default: 1).", min=1)] = 1,
+    limit: Limit = 1,
     lease: Annotated[
         Any,
-        option(
+        seconds(
             "--lease",
             "120s",
             "Time until others can reserve them again (default: 120s); `never`: not before rollback or release.",
-            parser=parse_seconds_or_never,
+            never=True,
         ),
     ] = "120s",
     timeout: Timeout = "0s",
@@ -227,32 +207,26 @@ def reserve(
     `commit` removes them, `rollback` returns them to the queue. Exit code 1 if no message is ready.
     """
     say_if_paused(url, queue, timeout)
-    reserved = consume.reserve(
-        url, queue, limit, lease=none_if_never(lease), timeout=none_if_never(timeout), consumer=consumer
-    )
+    lease = None if lease == float("inf") else lease
+    reserved = admin.consume.reserve(url, queue, limit, lease=lease, timeout=timeout, consumer=consumer)
+    found = reserved.messages
     if json:
-        print_json(
-            {"queue": queue, "tag": reserved.tag if reserved.messages else None, "messages": reserved.messages}
-        )
-    elif reserved.messages:
-        print_messages(reserved.messages)
-        print_text(f"{plural(len(reserved.messages), 'message')} of {queue} reserved under tag {reserved.tag}")
-    if not reserved.messages:
-        echo_err(nothing_ready(url, queue))
-        raise typer.Exit(1)
+        print_json({"queue": queue, "tag": reserved.tag if found else None, "messages": found})
+    elif found:
+        print_messages(found)
+        print_text(f"{plural(len(found), 'message')} of {queue} reserved under tag {reserved.tag}")
+    if not found:
+        exit_with_note(explain_nothing_ready(url, queue))
 
 
 def print_messages(messages: Sequence[Message]) -> None:
     """Print messages as a table."""
     heads = ("id", "mature (UTC)", "tries", "headers", "payload")
-    print_table(
-        heads, ((m.id, m.mature, m.tries, to_json(m.headers) if m.headers else "", payload_text(m)) for m in messages)
+    rows = (
+        (one.id, one.mature, one.tries, to_json(one.headers) if one.headers else "", shorten_payload(one.payload))
+        for one in messages
     )
-
-
-def payload_text(one: Message) -> str:
-    """Return the beginning of a payload."""
-    return shorten(one.payload if isinstance(one.payload, str) else to_json(one.payload))
+    print_table(heads, rows)
 
 
 @app.command(cls=Command)
@@ -262,10 +236,7 @@ def commit(
     tag: Tag,
     ids: IdsArgument = None,
     history: Annotated[
-        Any,
-        option(
-            "--history", "7d", "Time for which the history keeps them (default: not at all).", parser=parse_seconds
-        ),
+        Any, seconds("--history", "7d", "Time for which the history keeps them (default: not at all).")
     ] = "0s",
     json: JsonFlag = False,
 ) -> None:
@@ -273,11 +244,9 @@ def commit(
 
     Exit code 1 if the tag no longer holds them.
     """
-    done = consume.commit(url, queue, tag, ids, history=history)
-    if json:
-        print_json({"queue": queue, "tag": tag, "committed": done})
-    else:
-        print_text(f"{plural(done, 'message')} of {queue} committed")
+    done = admin.consume.commit(url, queue, tag, ids, history=history)
+    text = f"{plural(done, 'message')} of {queue} committed"
+    print_result({"queue": queue, "tag": tag, "committed": done}, text, json=json)
     check_settled(done, queue, tag, ids)
 
 
@@ -289,8 +258,7 @@ def rollback(
     ids: IdsArgument = None,
     delay: DelayOption = "0s",
     max_tries: Annotated[
-        int | None,
-        option("--max-tries", "N", "Number of failures after which a message becomes a dead letter.", min=1),
+        int | None, number("--max-tries", "Number of failures after which a message becomes a dead letter.")
     ] = None,
     dead: Annotated[str | None, option("--dead", "Q", "The queue for dead letters (default: <queue>.dead).")] = None,
     json: JsonFlag = False,
@@ -299,28 +267,24 @@ def rollback(
 
     Their tries grow by one. Exit code 1 if the tag no longer holds them.
     """
-    rolled_back, dead_lettered = consume.rollback(url, queue, tag, ids, delay=delay, max_tries=max_tries, dead=dead)
-    if json:
-        print_json({"queue": queue, "tag": tag, "rolled_back": rolled_back, "dead": dead_lettered})
-    else:
-        dead_text = (
-            f", {plural(dead_lettered, 'dead letter')} to {dead or dead_letter_queue(queue)}" if dead_lettered else ""
-        )
-        print_text(f"{plural(rolled_back, 'message')} of {queue} rolled back{dead_text}")
-    check_settled(rolled_back + dead_lettered, queue, tag, ids)
+    rolled_back, died = admin.consume.rollback(url, queue, tag, ids, delay=delay, max_tries=max_tries, dead=dead)
+    text = f"{plural(rolled_back, 'message')} of {queue} rolled back"
+    if died:
+        text += f", {plural(died, 'dead letter')} to {dead or dead_letter_queue(queue)}"
+    print_result({"queue": queue, "tag": tag, "rolled_back": rolled_back, "dead": died}, text, json=json)
+    check_settled(rolled_back + died, queue, tag, ids)
 
 
 def check_settled(done: int, queue: str, tag: str, ids: Sequence[str] | None) -> None:
     """End with exit code 1 and a note if the tag holds no messages, or not all of `ids`."""
-    if ids and done < len(set(ids)):
-        echo_err(f"{len(set(ids)) - done:,} of {plural(len(set(ids)), 'id')} not held under tag {tag}")
-        raise typer.Exit(1)
+    wanted = len(set(ids or ()))
+    if done < wanted:
+        exit_with_note(f"{wanted - done:,} of {plural(wanted, 'id')} not held under tag {tag}")
     if not done:
-        echo_err(f"tag {tag} holds no messages of {queue}")
-        raise typer.Exit(1)
+        exit_with_note(f"tag {tag} holds no messages of {queue}")
 
 
-# --- move and peek --------------------------------------------------------------------------------------------------
+# --- move and peek --------------------------------------------------------------------------------
 
 
 @app.command(cls=Command)
@@ -329,10 +293,8 @@ def move(
     queue: QueueArgument,
     to: Annotated[str, argument("TO", "The queue to move them to.")],
     id: Ids = None,
-    limit: Annotated[
-        int | None, option("--limit", "N", "Maximum number of messages: the first in order.", min=1)
-    ] = None,
-    create: Annotated[bool, flag("--create", help="Create that queue if it does not exist.")] = False,
+    limit: Annotated[int | None, number("--limit", "Maximum number of messages: the first in order.")] = None,
+    create: Create = False,
     json: JsonFlag = False,
 ) -> None:
     """Move messages to another queue of the store.
@@ -340,11 +302,9 @@ def move(
     Reserved messages stay.
     """
     with ProgressBar("moving") as bar:
-        moved = queues.move(url, queue, to, ids=id, limit=limit, create=create, progress=bar.step)
-    if json:
-        print_json({"queue": queue, "to": to, "moved": moved})
-    else:
-        print_text(f"{plural(moved, 'message')} moved from {queue} to {to}")
+        moved = admin.queues.move(url, queue, to, ids=id, limit=limit, create=create, progress=bar.step)
+    text = f"{plural(moved, 'message')} moved from {queue} to {to}"
+    print_result({"queue": queue, "to": to, "moved": moved}, text, json=json)
 
 
 @app.command(cls=Command)
@@ -361,7 +321,7 @@ def peek(
             "-m",
         ),
     ] = None,
-    limit: Annotated[int, option("--limit", "N", "Maximum number of messages (default: 10).", min=1)] = 10,
+    limit: Annotated[int, number("--limit", "Maximum number of messages (default: 10).")] = 10,
     json: JsonLines = False,
 ) -> None:
     """Show the first messages without reserving them.
@@ -370,14 +330,14 @@ def peek(
     """
     name = resolve_queue(queue, topic)
     if msgid is not None:
-        found = queues.peek(url, name, None, [msgid])
+        found = admin.queues.peek(url, name, None, [msgid])
         if not found:
             if not is_rfq(url):
                 echo_err(f"{name} holds no message with id {msgid!r}")
             raise typer.Exit(1)
         print_json_line(found[0] if json else found[0].payload)
         return
-    found = queues.peek(url, name, limit)
+    found = admin.queues.peek(url, name, limit)
     if json:
         for one in found:
             print_json_line(one)

@@ -10,7 +10,6 @@ from typing import Any
 
 import typer
 
-from spark_queue.cli.lazy import store
 from spark_queue.errors import did_you_mean
 from spark_queue.options.masking import mask, mask_words, masked_repr
 
@@ -37,7 +36,7 @@ _OTHER_NAMES = {
 }  # fmt: skip
 
 
-# --- the URL --------------------------------------------------------------------------------------------------------
+# --- the URL --------------------------------------------------------------------------------------
 
 
 def is_url(text: str) -> bool:
@@ -47,20 +46,24 @@ def is_url(text: str) -> bool:
 
 def is_store(text: str) -> bool:
     """Return whether a text is the URL of a store."""
-    return is_url(text) and text.partition("://")[0] in store.STORES
+    from spark_queue.stores import STORES  # so that --help starts fast
+
+    return is_url(text) and text.partition("://")[0] in STORES
 
 
 def explain_wrong_url(text: str) -> str | None:
     """Return the mistake in the URL of a store; `None` if it is valid or does not look like one."""
+    from spark_queue.stores import STORES
+
     scheme, colon, rest = text.partition(":")
     if is_url(text):
-        if scheme in store.STORES:
+        if scheme in STORES:
             return None
-        alike = did_you_mean(scheme, store.STORES)
+        alike = did_you_mean(scheme, STORES)
         hint = re.sub(r"'([^']+)'", r"\1://", alike) or f"; it must begin with {_schemes()}"
         return f"the URL begins with {scheme}://, which is no database that spark_queue knows{hint}"
-    if colon and (scheme in store.STORES or did_you_mean(scheme, store.STORES)):
-        if scheme not in store.STORES or "@" in rest:  # it may contain a password, so it is not printed
+    if colon and (scheme in STORES or did_you_mean(scheme, STORES)):
+        if scheme not in STORES or "@" in rest:  # it may contain a password, so it is not printed
             return f"the URL is malformed: it must begin with {_schemes()}"
         right = f"{scheme}://{'/' if scheme == 'sqlite' else ''}{rest.lstrip('/')}"
         return f"{text!r} is not a URL; write {right}"
@@ -70,7 +73,9 @@ def explain_wrong_url(text: str) -> str | None:
 
 
 def _schemes() -> str:
-    *first, last = (f"{name}://" for name, one in store.STORES.items() if not one.variant_of)
+    from spark_queue.stores import STORES
+
+    *first, last = (f"{name}://" for name, one in STORES.items() if not one.variant_of)
     return f"{', '.join(first)} or {last}"
 
 
@@ -119,7 +124,7 @@ def _format_call(command: Any, given: Sequence[str], after: int = 0) -> list[str
     return parts + [_name(one) for one in wanted[len(given) :] if one.required]
 
 
-# --- errors of Typer ------------------------------------------------------------------------------------------------
+# --- errors of Typer ------------------------------------------------------------------------------
 
 
 def explain(
@@ -131,16 +136,15 @@ def explain(
     environment, if the call uses it.
     """
     kind, text = type(error).__name__, None
+    wrong_url = explain_wrong_url(given[0]) if url and given else None
     if kind == "NoSuchOption":
         text = _explain_unknown_option(error.option_name, command, ctx)
     elif kind == "MissingParameter" and error.param is not None:
-        text = (explain_wrong_url(given[0]) if url and given else None) or _explain_missing(
-            error.param, command, ctx, given, url
-        )
+        text = wrong_url or _explain_missing(error.param, command, ctx, given, url)
     elif kind == "BadParameter" and hasattr(error.__cause__, "errors"):
         error.message = _explain_value(error.__cause__.errors()[0])
     elif str(error.message).startswith("Got unexpected extra argument"):
-        text = (explain_wrong_url(given[0]) if url and given else None) or _explain_too_many(command, ctx, given, url)
+        text = wrong_url or _explain_too_many(command, ctx, given, url)
     found = error if text is None else ClickUsageError(text, ctx)
     found.message = mask_words(str(found.message), args)
     return found  # type: ignore[no-any-return]
@@ -164,7 +168,6 @@ def _explain_too_many(command: Any, ctx: Any, given: Sequence[str], url: str | N
 
 
 def _explain_unknown_option(name: str, command: Any, ctx: Any) -> str:
-    own = _flags(command)
     if name in ("--url", "--queue") and len(_arguments(command)) > 1:
         call = " ".join(
             [ctx.command_path, *(_name(one) for one in _arguments(command) if one.required or one.name == "url")]
@@ -173,7 +176,7 @@ def _explain_unknown_option(name: str, command: Any, ctx: Any) -> str:
     root = ctx.find_root()
     if name in _flags(root.command) and ctx is not root:
         return f"option {name} goes before the command: {root.command_path} {name} … {command.name} …"
-    hint = did_you_mean(name, own)
+    hint = did_you_mean(name, _flags(command))
     others = [path for path, one in walk_commands(root.command) if name in _flags(one)]
     if not hint and others:
         some = ", ".join(others[:4]) + (f" and {len(others) - 4} more" if len(others) > 4 else "")

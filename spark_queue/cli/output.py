@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from json import dumps
-from typing import TypeVar
+from typing import NoReturn, Self, TypeVar
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -16,7 +16,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from spark_queue.cli.lazy import payload
 from spark_queue.errors import UsageError, plural
 
 T = TypeVar("T")
@@ -26,11 +25,6 @@ CELL_WIDTH, LIST_ROWS = 60, 100
 
 #: Characters that JSON allows, but that control a terminal or end a line for some programs.
 _UNSAFE = re.compile("[\x7f-\x9f\u2028\u2029]")
-
-
-def error_console() -> Console:
-    """Return the console of stderr."""
-    return Console(stderr=True)
 
 
 def print_text(text: str) -> None:
@@ -53,9 +47,26 @@ def print_json_line(value: object) -> None:
     print(_UNSAFE.sub(lambda one: f"\\u{ord(one[0]):04x}", to_json(value)))
 
 
+def print_result(value: object, *sentences: str, json: bool) -> None:
+    """Print a result as sentences, or as JSON."""
+    if json:
+        print_json(value)
+    else:
+        for one in sentences:
+            print_text(one)
+
+
+def exit_with_note(text: str) -> NoReturn:
+    """Print a note, and end with exit code 1: the answer is no."""
+    echo_err(text)
+    raise typer.Exit(1)
+
+
 def to_json(value: object, indent: int | None = None) -> str:
     """Convert a value to JSON: moments in ISO format (UTC), bytes as Extended JSON."""
-    return dumps(value, default=lambda one: payload.to_jsonable(one), indent=indent, ensure_ascii=False)
+    from spark_queue.messages.payload import to_jsonable  # so that --help starts fast
+
+    return dumps(value, default=to_jsonable, indent=indent, ensure_ascii=False)
 
 
 #: Heads of columns that hold numbers.
@@ -68,6 +79,16 @@ NUMERIC_HEADS = {
 def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print a table, as wide as its cells, but not wider than the terminal."""
     console().print(build_table(heads, rows))
+
+
+def print_items(
+    found: Collection[object], heads: Sequence[str], rows: Iterable[Sequence[object]], *, json: bool
+) -> None:
+    """Print items as a table of `rows`, or as JSON. Without items there is no table."""
+    if json:
+        print_json(found)
+    elif found:
+        print_table(heads, rows)
 
 
 def print_list(
@@ -87,10 +108,7 @@ def print_list(
     the items, in the singular.
     """
     shown = found[-limit:] if last else found[:limit]
-    if json:
-        print_json([to_value(one) for one in shown])
-    elif shown:
-        print_table(heads, map(row, shown))
+    print_items([to_value(one) for one in shown], heads, map(row, shown), json=json)
     if len(found) > limit:
         echo_err(f"only {plural(limit, noun)} shown; for more, set --limit")
 
@@ -114,15 +132,10 @@ def _to_cell(value: object) -> Text:
     if isinstance(value, Text):
         return value
     if isinstance(value, datetime):
-        return Text(format_moment(value))
+        return Text(f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S}")
     if isinstance(value, int):
         return Text(f"{value:,}")
     return Text("" if value is None else printable(str(value)))
-
-
-def format_moment(moment: datetime) -> str:
-    """Format a moment in UTC, to the second."""
-    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def format_duration(seconds: float | None) -> str:
@@ -161,6 +174,11 @@ def shorten(text: str) -> str:
     return text if len(text) <= CELL_WIDTH else f"{text[: CELL_WIDTH - 1]}…"
 
 
+def shorten_payload(payload: object) -> str:
+    """Return the beginning of a payload: of a text, or of its JSON."""
+    return shorten(payload if isinstance(payload, str) else to_json(payload))
+
+
 def confirm(question: str) -> None:
     """Ask a question, and exit if the answer is no. Raises `UsageError` without a terminal."""
     if not can_ask():
@@ -177,17 +195,12 @@ class ProgressBar:
     """A progress bar, on a terminal only. `total`: the number of bytes to read, if known."""
 
     def __init__(self, description: str, total: int | None = None) -> None:
-        from rich.progress import (  # a third of the time to start
-            BarColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-        )
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn  # slow to import
 
         columns = (
             TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[count]}"), TimeRemainingColumn(),
         )  # fmt: skip
-        self._bar = Progress(*columns, console=error_console(), transient=True, disable=not sys.stderr.isatty())
+        self._bar = Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
         self._done = 0
         self._task = self._bar.add_task(description, total=total, count="")
 
@@ -204,9 +217,9 @@ class ProgressBar:
         """Show that `done` of `wanted` messages are done."""
         self._bar.update(self._task, completed=done, total=wanted, count=f"{done:,}/{wanted:,}")
 
-    def __enter__(self) -> ProgressBar:
+    def __enter__(self) -> Self:
         self._bar.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._bar.stop()

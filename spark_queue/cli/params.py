@@ -18,8 +18,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import spark_queue
+from spark_queue import admin
 from spark_queue.cli import mistakes
-from spark_queue.cli.lazy import parsers, queues
 from spark_queue.cli.mistakes import URL_VARIABLE as URL_VARIABLE
 from spark_queue.cli.mistakes import ClickUsageError
 from spark_queue.cli.output import echo_err, print_text
@@ -48,7 +48,7 @@ EXIT_CODES = (
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 
-# --- base classes of commands ---------------------------------------------------------------------------------------
+# --- base classes of commands ---------------------------------------------------------------------
 
 
 class BaseCommand(TyperCommand):
@@ -101,7 +101,8 @@ class Command(BaseCommand):
     def _default_url(self, ctx: Any, given: list[str], args: list[str]) -> str | None:
         """Return the URL of the environment, if the call has none.
 
-        Raises `ClickUsageError` if the environment has none either, or if the URL of the call is wrong.
+        Raises `ClickUsageError` if the environment has none either, or if the URL of the call is
+        wrong.
         """
         if {"-h", "--help"} & set(args):
             return None
@@ -156,13 +157,9 @@ class CommandGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except QueueError as error:
-            echo_err(f"spark-queue: {format_error(error)}")
+            text = str(error).replace("option 'url'", "URL", 1).replace("option 'layout'", "--layout", 1)
+            echo_err(f"spark-queue: {text}")
             raise typer.Exit(2 if isinstance(error, UsageError) else 1) from error
-
-
-def format_error(error: QueueError) -> str:
-    """Return the text of an error, with the command line's names of options."""
-    return str(error).replace("option 'url'", "URL", 1).replace("option 'layout'", "--layout", 1)
 
 
 class SectionedGroup(CommandGroup):
@@ -170,21 +167,17 @@ class SectionedGroup(CommandGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names, in the order of the help."""
-        return [name for names in (*SECTIONS.values(), RFQ_COMMANDS) for name in names if name in self.commands]
+        return [name for names in (*SECTIONS.values(), RFQ_COMMANDS) for name in names]
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands, section by section."""
         width = max(map(len, self.commands))
         sections = {"rfq": RFQ_COMMANDS, **SECTIONS} if ctx.params.get("layout") == "rfq" else SECTIONS
+        help_width = formatter.width - width - 6
         for title, names in sections.items():
+            rows = [(name.ljust(width), self.commands[name].get_short_help_str(help_width)) for name in names]
             with formatter.section(title):
-                formatter.write_dl(
-                    [
-                        (name.ljust(width), self.commands[name].get_short_help_str(formatter.width - width - 6))
-                        for name in names
-                        if name in self.commands
-                    ]
-                )
+                formatter.write_dl(rows)
 
 
 def group(help: str, cls: type[CommandGroup] = CommandGroup) -> typer.Typer:
@@ -229,13 +222,15 @@ def common(
     """Take the options of all commands: `Command` reads `--layout`."""
 
 
-# --- parsers and parameters -----------------------------------------------------------------------------------------
+# --- parsers and parameters -----------------------------------------------------------------------
 
 
 def parse_seconds(text: str) -> float:
     """Parse a duration such as `10s` to seconds. Raises `BadParameter` for another text."""
+    from spark_queue.options.parsers import duration  # so that --help starts fast
+
     try:
-        return parsers.duration(text) / 1000
+        return duration(text) / 1000
     except ValueError as error:
         hint = f"; did you mean {text}s?" if text.isdecimal() else ""
         raise typer.BadParameter(f"{text!r} is not {error}{hint}") from None
@@ -251,11 +246,13 @@ def parse_moment(text: str) -> datetime | timedelta:
 
     Raises `BadParameter` for another text.
     """
+    from spark_queue.options.parsers import duration
+
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
         try:
-            return timedelta(milliseconds=parsers.duration(text))
+            return timedelta(milliseconds=duration(text))
         except (ValueError, OverflowError):
             raise typer.BadParameter(
                 f"{text!r} is neither a moment such as 2026-01-31T12:00 (UTC) nor a duration such as 2h (ago)"
@@ -278,6 +275,26 @@ def flag(*names: str, help: str) -> Any:
     return typer.Option(*names, help=help)
 
 
+def seconds(name: str, example: str, help: str, *, never: bool = False) -> Any:
+    """Return an option with a duration, in seconds; `never`: it may be infinite."""
+    return option(name, example, help, parser=parse_seconds_or_never if never else parse_seconds)
+
+
+def moment(name: str, help: str) -> Any:
+    """Return an option with a moment, or a duration before now."""
+    return option(name, "WHEN", help, parser=parse_moment)
+
+
+def since(happened: str) -> Any:
+    """Return the option `--since` for messages that `happened` since."""
+    return moment("--since", f"Only those {happened} since 2026-01-31T12:00 (UTC), or in the last 2h.")
+
+
+def number(name: str, help: str) -> Any:
+    """Return an option with a whole number, 1 or more."""
+    return option(name, "N", help, min=1)
+
+
 def check_ids(ids: list[str] | None) -> list[str] | None:
     """Return the ids. Raises `MessageError` for one that is not UTF-8: no message can have it."""
     for id in ids or ():
@@ -288,7 +305,7 @@ def check_ids(ids: list[str] | None) -> list[str] | None:
 def complete_queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return queue names for completion; none if the database takes longer than a second."""
     found: list[str] = []
-    list_queues = queues.queues  # import before the clock starts
+    list_queues = admin.queues.queues  # import before the clock starts
 
     def load() -> None:
         # A shell would show an error as a name; `list-topics` reports it.
@@ -312,6 +329,10 @@ Queues = Annotated[
 JsonFlag = Annotated[bool, flag("--json", help="Print the result as one JSON document.")]
 JsonLines = Annotated[bool, flag("--json", help="Print JSON, one document per line.")]
 Yes = Annotated[bool, flag("--yes", "-y", help="Do not ask for confirmation.")]
+DelayOption = Annotated[Any, seconds("--delay", "10s", "Time until they can be reserved.")]
+
+# Options of moves, and which messages they move.
+Create = Annotated[bool, flag("--create", help="Create that queue if it does not exist.")]
 Ids = Annotated[
     list[str] | None, option("--id", "ID", "Only the message with this id; repeatable.", callback=check_ids)
 ]

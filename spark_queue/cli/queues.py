@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from spark_queue.cli.lazy import admin_sizes, queues
-from spark_queue.cli.output import echo_err, format_duration, log_bar, print_json, print_table, print_text
+from spark_queue import admin
+from spark_queue.cli.output import echo_err, format_duration, log_bar, print_items, print_result
 from spark_queue.cli.params import Command, JsonFlag, QueueArgument, Queues, Url, app
-
-if TYPE_CHECKING:
-    from spark_queue.admin.sizes import QueueSummary
 
 #: Columns of sizes, and the colours of their bars.
 STATE_COLOURS = {"ready": "green", "scheduled": "blue", "reserved": "yellow", "dead": "red"}
@@ -21,30 +17,21 @@ STATE_COLOURS = {"ready": "green", "scheduled": "blue", "reserved": "yellow", "d
 @app.command(cls=Command)
 def size(url: Url, queues: Queues = None, json: JsonFlag = False) -> None:
     """Show the number of messages by state."""
-    found = admin_sizes.sizes(url, queues or ())
-    if json:
-        print_json(found)
-    elif found:
-        with_retained = any(one.retained for one in found)
-        heads = ("queue", *STATE_COLOURS, *(["retained"] if with_retained else []), "oldest ready", "")
-        print_table(heads, (size_row(one, with_retained=with_retained) for one in found))
+    found = admin.sizes.sizes(url, queues or ())
+    states = [*STATE_COLOURS]
+    if any(one.retained for one in found):
+        states.append("retained")
+    heads = ("queue", *states, "oldest ready", "")
+    print_items(found, heads, (_size_row(one, states) for one in found), json=json)
     if not found:
         echo_err("this store has no queues")
 
 
-def size_row(one: QueueSummary, *, with_retained: bool) -> Sequence[object]:
-    """Return a row of the table of sizes; `with_retained`: with a column of retained messages."""
-    numbers = [getattr(one, state) for state in STATE_COLOURS]
-    return (
-        one.queue,
-        *numbers,
-        *([one.retained] if with_retained else []),
-        format_duration(one.oldest),
-        state_bar(one),
-    )
+def _size_row(one: admin.sizes.QueueSummary, states: Sequence[str]) -> Sequence[object]:
+    return one.queue, *(getattr(one, state) for state in states), format_duration(one.oldest), state_bar(one)
 
 
-def state_bar(one: QueueSummary) -> Text:
+def state_bar(one: admin.sizes.QueueSummary) -> Text:
     """Return the sizes as a bar in the colours of the states, marked if the queue is paused."""
     chart = Text()
     if one.paused:
@@ -61,18 +48,10 @@ def stats(url: Url, queues: Queues = None, json: JsonFlag = False) -> None:
     The numbers of messages pushed, popped, reserved, committed, … by all programs, since the queue
     exists.
     """
-    found = admin_sizes.statistics(url, queues or ())
-    if json:
-        print_json(found)
-    elif found:
-        heads = (*admin_sizes.COUNTERS, "paused")
-        print_table(
-            ("queue", *heads),
-            (
-                (queue, *(one[name] for name in admin_sizes.COUNTERS), "yes" if one["paused"] else "")
-                for queue, one in found.items()
-            ),
-        )
+    found = admin.sizes.statistics(url, queues or ())
+    names = admin.sizes.COUNTERS
+    rows = ((queue, *(one[name] for name in names), "yes" if one["paused"] else "") for queue, one in found.items())
+    print_items(found, ("queue", *names, "paused"), rows, json=json)
     if not found:
         echo_err("no statistics yet")
 
@@ -83,18 +62,12 @@ def pause(url: Url, queue: QueueArgument, json: JsonFlag = False) -> None:
 
     It lasts until `resume`. Reserved messages can be settled, and pushes go on.
     """
-    queues.pause(url, queue)
-    if json:
-        print_json({"queue": queue, "paused": True})
-    else:
-        print_text(f"{queue} is paused")
+    admin.queues.pause(url, queue)
+    print_result({"queue": queue, "paused": True}, f"{queue} is paused", json=json)
 
 
 @app.command(cls=Command)
 def resume(url: Url, queue: QueueArgument, json: JsonFlag = False) -> None:
     """Resume a paused queue."""
-    queues.resume(url, queue)
-    if json:
-        print_json({"queue": queue, "paused": False})
-    else:
-        print_text(f"{queue} is resumed")
+    admin.queues.resume(url, queue)
+    print_result({"queue": queue, "paused": False}, f"{queue} is resumed", json=json)

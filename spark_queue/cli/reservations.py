@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
-from spark_queue.cli.lazy import admin
-from spark_queue.cli.output import confirm, echo_err, print_json, print_table, print_text
+from spark_queue import admin
+from spark_queue.cli.output import confirm, echo_err, print_items, print_result
 from spark_queue.cli.params import (
     Command,
+    DelayOption,
     JsonFlag,
     QueueArgument,
     Url,
@@ -19,12 +20,8 @@ from spark_queue.cli.params import (
     argument,
     flag,
     option,
-    parse_seconds,
 )
 from spark_queue.errors import plural
-
-if TYPE_CHECKING:
-    from spark_queue.admin import ReservationInfo
 
 
 @app.command(cls=Command)
@@ -35,15 +32,12 @@ def reservations(
 ) -> None:
     """Show reservations: tag, consumer, end of the lease."""
     held = admin.reservations(url, queue)
-    if json:
-        print_json(held)
-    elif held:
-        print_table(("queue", "tag", "messages", "lease ends (UTC)", "run by"), _reservation_rows(held))
+    print_items(held, ("queue", "tag", "messages", "lease ends (UTC)", "run by"), _reservation_rows(held), json=json)
     if not held:
         echo_err(f"no messages are reserved{f' in {queue}{admin.suggest(url, queue)}' if queue else ''}")
 
 
-def _reservation_rows(held: Sequence[ReservationInfo]) -> Iterator[Sequence[object]]:
+def _reservation_rows(held: Sequence[admin.ReservationInfo]) -> Iterator[Sequence[object]]:
     """Yield a row for each tag, but one row for all tags of a log."""
     logs = Counter({one.queue: 0 for one in held if one.log})
     for one in held:
@@ -70,7 +64,7 @@ def release(
         bool, flag("--force", help="Also if a running query holds them; that query then fails.")
     ] = False,
     failed: Annotated[bool, flag("--failed", help="Count one more failed try for each message.")] = False,
-    delay: Annotated[Any, option("--delay", "10s", "Time until they can be reserved.", parser=parse_seconds)] = "0s",
+    delay: DelayOption = "0s",
     yes: Yes = False,
     json: JsonFlag = False,
 ) -> None:
@@ -84,10 +78,8 @@ def release(
         if held and not refused:
             confirm(f"Release {plural(sum(one.rows for one in held), 'message')} of {queue} held under tag {tag}?")
     released = admin.release(url, queue, tag, force=force, failed=failed, delay=delay)
-    if json:
-        print_json({"queue": queue, "tag": tag, "released": released})
-    else:
-        print_text(f"{plural(released, 'message')} of {queue} released")
+    text = f"{plural(released, 'message')} of {queue} released"
+    print_result({"queue": queue, "tag": tag, "released": released}, text, json=json)
     if not released:
         echo_err(f"tag {tag} holds no messages of {queue}{admin.suggest(url, queue, tag)}")
 
@@ -117,7 +109,5 @@ def recover(
         if held and not any(one.owner for one in held):
             confirm(f"Settle {plural(sum(one.rows for one in held), 'message')} of {queue} held by {consumer}?")
     done = admin.recover_consumer(url, queue, consumer, sink=sink, written=written)
-    if json:
-        print_json({"queue": queue, "consumer": consumer, **asdict(done)})
-    else:
-        print_text(f"{plural(done.committed, 'message')} committed, {done.released:,} released")
+    text = f"{plural(done.committed, 'message')} committed, {done.released:,} released"
+    print_result({"queue": queue, "consumer": consumer, **asdict(done)}, text, json=json)

@@ -8,17 +8,15 @@ can use `alias rfq='spark-queue --layout rfq'`.
 from __future__ import annotations
 
 import math
-import sys
 from enum import StrEnum
 from os import fsencode
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spark_queue.cli.lazy import admin_push, admin_sizes, queues
-from spark_queue.cli.lazy import consume as consuming
-from spark_queue.cli.messages import Timeout
-from spark_queue.cli.output import confirm, echo_err, print_json, print_json_line, print_text, printable
+from spark_queue import admin
+from spark_queue.cli.messages import Timeout, print_payloads
+from spark_queue.cli.output import confirm, exit_with_note, print_result, printable
 from spark_queue.cli.params import (
     Command,
     JsonFlag,
@@ -31,15 +29,14 @@ from spark_queue.cli.params import (
     flag,
     is_rfq,
     option,
-    parse_seconds,
     resolve_queue,
+    seconds,
 )
 from spark_queue.cli.queues import size
-from spark_queue.cli.waiting import none_if_never, nothing_ready, say_if_paused
+from spark_queue.cli.waiting import explain_nothing_ready, say_if_paused
 from spark_queue.errors import MessageError
 
 if TYPE_CHECKING:
-    from spark_queue.admin.sizes import QueueSummary
     from spark_queue.messages.message import Message
 
 
@@ -64,7 +61,7 @@ def info(url: Url, queues: Queues = None, json: JsonFlag = False) -> None:
     if json or not is_rfq(url):
         size(url, queues, json)
         return
-    for one in admin_sizes.sizes(url, queues) if queues else topics_with_messages(url):
+    for one in admin.sizes.sizes(url, queues) if queues else topics_with_messages(url):
         backlog, nextlog = one.ready + one.scheduled, one.reserved
         print(f"topic\t\t{printable(one.queue)}")
         print(f"backlog\t\t{backlog}\t\t{int(10 * math.log(backlog + 1)) * '#'}")
@@ -75,12 +72,13 @@ def info(url: Url, queues: Queues = None, json: JsonFlag = False) -> None:
 @app.command("list-topics", cls=Command)
 def list_topics(url: Url, json: JsonFlag = False) -> None:
     """Show the names of the queues."""
-    print_names([one.queue for one in topics_with_messages(url)] if is_rfq(url) else queues.queues(url), json)
+    names = [one.queue for one in topics_with_messages(url)] if is_rfq(url) else admin.queues.queues(url)
+    print_result(names, *names, json=json)
 
 
-def topics_with_messages(url: str) -> list[QueueSummary]:
+def topics_with_messages(url: str) -> list[admin.sizes.QueueSummary]:
     """Return the topics with messages; rfq knows no others."""
-    return [one for one in admin_sizes.sizes(url) if one.total]
+    return [one for one in admin.sizes.sizes(url) if one.total]
 
 
 @app.command("list-queue", cls=Command)
@@ -92,7 +90,8 @@ def list_queue(
     json: JsonFlag = False,
 ) -> None:
     """Show the ids of a queue's messages, the last first."""
-    print_names(queues.list_ids(url, resolve_queue(name, topic), held=queue is TopicPart.nextlog), json)
+    ids = admin.queues.list_ids(url, resolve_queue(name, topic), held=queue is TopicPart.nextlog)
+    print_result(ids, *ids, json=json)
 
 
 @app.command("purge-queue", cls=Command)
@@ -111,7 +110,8 @@ def purge_queue(
     named, held = resolve_queue(name, topic), queue is TopicPart.nextlog
     if not yes and not is_rfq(url):
         confirm(f"Remove all {'reserved' if held else 'free'} messages of {named}? They cannot be restored.")
-    print_names(queues.purge(url, named, held=held), json)
+    ids = admin.queues.purge(url, named, held=held)
+    print_result(ids, *ids, json=json)
 
 
 @app.command(cls=Command)
@@ -130,11 +130,8 @@ def publish(
     if not message.strip():
         raise MessageError("--message is empty, which is not JSON; nothing was pushed")
     ids: list[str] = []
-    admin_push.push(url, queue, [[fsencode(message)]], front=front, progress=ids.extend)
-    if json:
-        print_json({"queue": queue, "id": ids[0]})
-    else:
-        print_text(ids[0])
+    admin.push.push(url, queue, [[fsencode(message)]], front=front, progress=ids.extend)
+    print_result({"queue": queue, "id": ids[0]}, ids[0], json=json)
 
 
 @app.command(cls=Command)
@@ -146,20 +143,18 @@ def consume(
     Like `pop --timeout never`. Exit code 1 if no message comes within --timeout.
     """
 
-    def print_payloads(taken: list[Message]) -> None:
-        for one in taken:
-            if is_rfq(url) and not json:
-                print(one.payload)  # like rfq, in Python's notation
-            else:
-                print_json_line(one if json else one.payload)
-        sys.stdout.flush()
+    def handle(taken: list[Message]) -> None:
+        if is_rfq(url) and not json:
+            for one in taken:
+                print(one.payload, flush=True)  # like rfq, in Python's notation
+        else:
+            print_payloads(taken, json)
 
     queue = resolve_queue(name, topic)
     say_if_paused(url, queue, timeout)
     try:
-        if not consuming.pop(url, queue, print_payloads, timeout=none_if_never(timeout)):
-            echo_err(nothing_ready(url, queue))
-            raise typer.Exit(1)
+        if not admin.consume.pop(url, queue, handle, timeout=timeout):
+            exit_with_note(explain_nothing_ready(url, queue))
     except KeyboardInterrupt:
         if not is_rfq(url):
             raise
@@ -172,8 +167,7 @@ def harvest(
     name: MaybeQueue = None,
     topic: Topic = None,
     older_than: Annotated[
-        Any,
-        option("--older-than", "10m", "Only messages published longer ago; layout rfq only.", parser=parse_seconds),
+        Any, seconds("--older-than", "10m", "Only messages published longer ago; layout rfq only.")
     ] = None,
     json: JsonFlag = False,
 ) -> None:
@@ -182,13 +176,5 @@ def harvest(
     It prints their ids. They are ready at once, and their tries do not change. `release` is for one
     tag.
     """
-    print_names(consuming.harvest(url, resolve_queue(name, topic), older_than), json)
-
-
-def print_names(found: list[str], json: bool) -> None:
-    """Print names, one per line, or as JSON."""
-    if json:
-        print_json(found)
-    else:
-        for one in found:
-            print_text(one)
+    ids = admin.consume.harvest(url, resolve_queue(name, topic), older_than)
+    print_result(ids, *ids, json=json)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from spark_queue.cli.output import echo_err
-from spark_queue.cli.params import BaseCommand, app, option, parse_seconds_or_never
+from spark_queue.cli.params import BaseCommand, app, number, option, seconds
 from spark_queue.errors import OptionError, UsageError, unreadable_file
 
 if TYPE_CHECKING:
@@ -54,15 +54,12 @@ def serve(
         int, option("--max-body", "BYTES", "Maximum size of a request body (default: 16 MiB).", min=1)
     ] = 16 << 20,
     max_batch: Annotated[
-        int, option("--max-batch", "N", "Maximum number of messages in a request (default: 10000).", min=1)
+        int, number("--max-batch", "Maximum number of messages in a request (default: 10000).")
     ] = 10_000,
     max_wait: Annotated[
         Any,
-        option(
-            "--max-wait",
-            "60s",
-            "Longest time that a request may wait for a message (default: 60s).",
-            parser=parse_seconds_or_never,
+        seconds(
+            "--max-wait", "60s", "Longest time that a request may wait for a message (default: 60s).", never=True
         ),
     ] = "60s",
 ) -> None:

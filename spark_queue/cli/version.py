@@ -6,8 +6,8 @@ from enum import StrEnum
 from typing import Annotated
 
 import spark_queue
-from spark_queue.cli.lazy import doctor
-from spark_queue.cli.output import print_json, print_text
+from spark_queue import admin
+from spark_queue.cli.output import print_result
 from spark_queue.cli.params import BaseCommand, Command, JsonFlag, MaybeUrl, app, argument
 
 
@@ -48,13 +48,9 @@ def version(url: MaybeUrl = None, json: JsonFlag = False) -> None:
     """Show the versions of this program and of the database."""
     found = {"spark-queue": spark_queue.__version__}
     if url is not None:
-        name, _, number = doctor.server(url).partition(" ")
+        name, _, number = admin.doctor.server(url).partition(" ")
         found[name] = number
-    if json:
-        print_json(found)
-        return
-    for name, number in found.items():
-        print_text(f"{name} {number}")
+    print_result(found, *(f"{name} {number}" for name, number in found.items()), json=json)
 
 
 @app.command(cls=BaseCommand)

@@ -6,15 +6,12 @@ import sys
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-from spark_queue.cli.lazy import admin_sizes
+from spark_queue import admin
 from spark_queue.cli.output import build_table, console, format_duration, format_rate, print_json_line, sparkline
-from spark_queue.cli.params import Command, JsonLines, Queues, Url, app, option, parse_seconds
+from spark_queue.cli.params import Command, JsonLines, Queues, Url, app, number, seconds
 from spark_queue.cli.queues import STATE_COLOURS, state_bar
-
-if TYPE_CHECKING:
-    from spark_queue.admin.sizes import QueueRates
 
 #: Number of updates in the chart of a queue.
 CHART_LENGTH = 30
@@ -26,53 +23,41 @@ HEADS = ("queue", *STATE_COLOURS, "pushed/s", "done/s", "change/s", "oldest read
 def watch(
     url: Url,
     queues: Queues = None,
-    interval: Annotated[
-        Any, option("--interval", "2s", "Time between two updates (default: 2s).", parser=parse_seconds)
-    ] = "2s",
-    count: Annotated[int | None, option("--count", "N", "Number of updates (default: until Ctrl-C).", min=1)] = None,
+    interval: Annotated[Any, seconds("--interval", "2s", "Time between two updates (default: 2s).")] = "2s",
+    count: Annotated[int | None, number("--count", "Number of updates (default: until Ctrl-C).")] = None,
     json: JsonLines = False,
 ) -> None:
     """Show sizes and rates of queues live."""
     from rich.live import Live  # so that other commands start faster
 
     past: dict[str, deque[int]] = defaultdict(lambda: deque(maxlen=CHART_LENGTH))
-    updates = admin_sizes.watch(url, queues or (), interval=interval)
+    updates = admin.sizes.watch(url, queues or (), interval=interval)
     live = Live(console=console(), auto_refresh=False) if sys.stdout.isatty() and not json else None
     with live or nullcontext():
-        for number, rates in enumerate(updates, 1):
+        for done, rates in enumerate(updates, 1):
             for one in rates:
                 past[one.summary.queue].append(one.summary.total)
             if json:
-                print_json_line(
-                    {"at": rates[0].at if rates else None, "queues": [rates_to_json(one) for one in rates]}
-                )
-                sys.stdout.flush()
+                at = rates[0].at if rates else None
+                print_json_line({"at": at, "queues": [rates_to_json(one) for one in rates]})
             else:
                 shown = build_table(HEADS, [rate_row(one, past[one.summary.queue]) for one in rates])
                 live.update(shown, refresh=True) if live else console().print(shown)
-                sys.stdout.flush()
-            if number == count:
+            sys.stdout.flush()
+            if done == count:
                 break
 
 
-def rate_row(one: QueueRates, past: Sequence[int]) -> Sequence[object]:
+def rate_row(one: admin.sizes.QueueRates, past: Sequence[int]) -> Sequence[object]:
     """Return a row of the table; `past`: the sizes of the last updates, for the chart."""
     level = one.summary
     sizes = (getattr(level, state) for state in STATE_COLOURS)
-    change = format_rate(one.change, sign=True)
+    rates = (format_rate(one.pushed), format_rate(one.done), format_rate(one.change, sign=True))
     chart = state_bar(level).append(f" {sparkline(past)}", "cyan")
-    return (
-        level.queue,
-        *sizes,
-        format_rate(one.pushed),
-        format_rate(one.done),
-        change,
-        format_duration(level.oldest),
-        chart,
-    )
+    return level.queue, *sizes, *rates, format_duration(level.oldest), chart
 
 
-def rates_to_json(one: QueueRates) -> dict[str, object]:
+def rates_to_json(one: admin.sizes.QueueRates) -> dict[str, object]:
     """Return the JSON form of a queue."""
     level = one.summary
     return {

@@ -70,7 +70,7 @@ class AuditLog:
     def __init__(self, store: Store, queue: str, user: str, host: str) -> None:
         self._store = store
         self.queue = log_queue_name(queue)
-        self._author = {"user": user, "host": host}
+        self.author = {"user": user, "host": host}
         self._unwritten: list[dict[str, Any]] = []
 
     def add(
@@ -92,12 +92,8 @@ class AuditLog:
         events_by_id = {one.id: one for one in events}
         for start in range(0, max(len(ids), 1), MAX_RECORD_IDS):
             part = ids[start : start + MAX_RECORD_IDS]
-            record: dict[str, Any] = {
-                "message": message,
-                **self._author,
-                "transaction": transaction,
-                "ids": list(part),
-            }
+            record: dict[str, Any] = {"message": message, **self.author, "transaction": transaction}
+            record["ids"] = list(part)
             if came is not None:
                 record["from"] = came
             if went is not None:
@@ -107,6 +103,11 @@ class AuditLog:
             if events_by_id:
                 record["events"] = [{"id": id, **events_by_id[id].document()} for id in part if id in events_by_id]
             self._unwritten.append(record | facts)
+
+    def write_record(self, message: str, ids: Sequence[str], **facts: Any) -> None:
+        """Write a record, after the kept ones; the parameters are those of `add`."""
+        self.add(message, ids, **facts)
+        self.write()
 
     def write(self) -> None:
         """Write the kept records, in one push."""

@@ -59,88 +59,54 @@ class EventQueue(Protocol):
     def set_status(self, ids: Sequence[str], status: str) -> int: ...
 
 
+_ACTIONS = ("reset", "fail", "clear", "update-status")
+_TIMEOUTS = ("pending-timeout", "execution-timeout", "new-timeout")
+_NAMES = (*_ACTIONS, *_TIMEOUTS, "identify-timeouts", "identify-deletions", "status", "ping")
+
+
 def internal_executors(events: EventQueue | None) -> list[Executor]:
     """Return the executors of internal events. Without a queue they match, but cannot run."""
     return [
         Executor(
             (INTERNAL_SOURCE, HEARTBEAT_SOURCE),
-            (f"{INTERNAL_TYPE_PREFIX}{name}",),
-            partial(_run_function, events, name),
+            f"{INTERNAL_TYPE_PREFIX}{name}",
+            partial(_execute, events, name),
             where="driver",
             place=f"internal: {name}",
         )
-        for name in _FUNCTIONS
+        for name in _NAMES
     ]
 
 
-def _run_function(events: EventQueue | None, name: str, event: Event, config: Any) -> None:
+def _execute(events: EventQueue | None, name: str, event: Event, config: Any) -> None:
     assert events is not None  # without a queue, executors are only matched
-    _FUNCTIONS[name](events.clone(), event)
-
-
-def _reset(events: EventQueue, event: Event) -> None:
-    events.reset(event.uris)
-
-
-def _fail(events: EventQueue, event: Event) -> None:
-    events.fail(event.uris, event.payload if isinstance(event.payload, str) else "")
-
-
-def _clear(events: EventQueue, event: Event) -> None:
-    events.clear(event.uris)
-
-
-def _update_status(events: EventQueue, event: Event) -> None:
-    events.set_status(event.uris, str(event.payload or ""))
-
-
-def _pending_timeout(events: EventQueue, event: Event) -> None:
-    _create_events(events, "reset", events.find(PENDING, events.settings.pending_timeout))
-
-
-def _execution_timeout(events: EventQueue, event: Event) -> None:
-    ids = events.find(EXECUTING, events.settings.execute_timeout)
-    _create_events(events, "fail", ids, f"executed for more than {events.settings.execute_timeout / 1000:g} s")
-
-
-def _new_timeout(events: EventQueue, event: Event) -> None:
-    ids = events.find(NEW, events.settings.new_timeout)
-    _create_events(events, "fail", ids, f"not taken for more than {events.settings.new_timeout / 1000:g} s")
-
-
-def _identify_timeouts(events: EventQueue, event: Event) -> None:
-    for identify in (_pending_timeout, _execution_timeout, _new_timeout):
-        identify(events, event)
-
-
-def _identify_deletions(events: EventQueue, event: Event) -> None:
-    _create_events(events, "clear", [*events.find(FINISHED), *events.find(FAILED)])
-
-
-def _status(events: EventQueue, event: Event) -> None:
-    counts = events.summary()
-    events.log.add("Status of the queue", [], statuses=counts)
-    events.log.write()
-
-
-def _ping(events: EventQueue, event: Event) -> None:
-    pass
+    events = events.clone()
+    settings = events.settings
+    match name:
+        case "reset":
+            events.reset(event.uris)
+        case "fail":
+            events.fail(event.uris, event.payload if isinstance(event.payload, str) else "")
+        case "clear":
+            events.clear(event.uris)
+        case "update-status":
+            events.set_status(event.uris, str(event.payload or ""))
+        case "pending-timeout":
+            _create_events(events, "reset", events.find(PENDING, settings.pending_timeout))
+        case "execution-timeout":
+            reason = f"executed for more than {settings.execute_timeout / 1000:g} s"
+            _create_events(events, "fail", events.find(EXECUTING, settings.execute_timeout), reason)
+        case "new-timeout":
+            reason = f"not taken for more than {settings.new_timeout / 1000:g} s"
+            _create_events(events, "fail", events.find(NEW, settings.new_timeout), reason)
+        case "identify-timeouts":
+            for one in _TIMEOUTS:
+                _execute(events, one, event, config)
+        case "identify-deletions":
+            _create_events(events, "clear", [*events.find(FINISHED), *events.find(FAILED)])
+        case "status":
+            events.log.write_record("Status of the queue", [], statuses=events.summary())
 
 
 def _create_events(events: EventQueue, name: str, ids: list[str], payload: str | None = None) -> None:
     events.create_batch(INTERNAL_SOURCE, f"{INTERNAL_TYPE_PREFIX}{name}", payload, ids, priority=True)
-
-
-_FUNCTIONS = {
-    "reset": _reset,
-    "fail": _fail,
-    "clear": _clear,
-    "update-status": _update_status,
-    "pending-timeout": _pending_timeout,
-    "execution-timeout": _execution_timeout,
-    "new-timeout": _new_timeout,
-    "identify-timeouts": _identify_timeouts,
-    "identify-deletions": _identify_deletions,
-    "status": _status,
-    "ping": _ping,
-}

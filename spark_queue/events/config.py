@@ -87,10 +87,8 @@ def declared_in(*files: str | os.PathLike[str], secrets: Secrets | None = None) 
         heartbeats += one.heartbeats
         if has_settings:
             if settings_file:
-                raise graph_error(
-                    [Mistake(("settings",), f"{settings_file} has settings, too: keep them in one file")],
-                    SourceLocation(str(file)),
-                )
+                problem = f"{settings_file} has settings, too: keep them in one file"
+                raise graph_error([Mistake(("settings",), problem)], SourceLocation(str(file)))
             settings, settings_file = one.settings, str(file)
     return Declarations(executors, heartbeats, settings)
 
@@ -107,16 +105,13 @@ def _load_file(file: File, fill: VariableLookup) -> tuple[Declarations, bool]:
     except ValidationError as error:
         mistakes += [mistake_from_pydantic(one, _allowed_keys) for one in error.errors(include_url=False)]
     if mistakes:
-        raise graph_error(_without_duplicates(mistakes), origin)
+        distinct = {(one.path, one.text): one for one in mistakes}
+        raise graph_error(list(distinct.values()), origin)
     placed = [
         replace(one, place=f"{file.name}:{origin.lines.get(('executors', n)) or n + 1}")
         for n, one in enumerate(made.executors)
     ]
     return replace(made, executors=placed), "settings" in raw
-
-
-def _without_duplicates(mistakes: list[Mistake]) -> list[Mistake]:
-    return list({(one.path, one.text): one for one in mistakes}.values())
 
 
 def _allowed_keys(path: FieldPath) -> list[str]:
@@ -130,13 +125,13 @@ def _remove_untyped_heartbeats(raw: Any, origin: SourceLocation) -> None:
     found = raw.get("heartbeats") if isinstance(raw, dict) else None
     if not isinstance(found, list):
         return
+    raw["heartbeats"] = []
     for number, one in enumerate(found):
-        if isinstance(one, dict) and not one.get("type") and not _has_misspelled_type(one):
+        if not isinstance(one, dict) or one.get("type") or _has_misspelled_type(one):
+            raw["heartbeats"].append(one)
+        else:
             line = origin.lines.get(("heartbeats", number), 0)
             log.warning("%s, line %d: heartbeat %r is skipped: it has no type", origin.file, line, one.get("id"))
-    raw["heartbeats"] = [
-        one for one in found if not isinstance(one, dict) or one.get("type") or _has_misspelled_type(one)
-    ]
 
 
 def _has_misspelled_type(heartbeat: dict[str, Any]) -> bool:
@@ -145,7 +140,7 @@ def _has_misspelled_type(heartbeat: dict[str, Any]) -> bool:
     return any(key not in known and did_you_mean(key, ["type"]) for key in heartbeat)
 
 
-# --- hub-queue's XML ------------------------------------------------------------------------------------------------
+# --- hub-queue's XML ------------------------------------------------------------------------------
 
 
 def _parse_xml(text: str, file: str) -> tuple[Any, SourceLocation, list[Mistake]]:
@@ -164,24 +159,23 @@ def _parse_xml(text: str, file: str) -> tuple[Any, SourceLocation, list[Mistake]
         parser.feed(text)
         root: Element = parser.close()
     except (Safe.ParseError, DefusedXmlException) as error:
-        line = getattr(error, "position", (0, 0))[0]
-        raise graph_error(
-            [Mistake((), f"not valid XML: {_describe_xml_error(error)}", line)], SourceLocation(file)
-        ) from None
+        line, why = 0, f"{type(error).__name__} (entities and DTDs are not allowed)"
+        if isinstance(error, Safe.ParseError):
+            line, why = error.position[0], str(error).partition(":")[0]
+        raise graph_error([Mistake((), f"not valid XML: {why}", line)], SourceLocation(file)) from None
     mistakes: list[Mistake] = []
     executors: list[dict[str, Any]] = []
     heartbeats: list[dict[str, Any]] = []
     for element in root.iter():
-        if _local_name(element) == "executor":
+        if local_name(element) == "executor":
             lines["executors", len(executors)] = builder.lines[element]
             executors.append(_parse_executor(element, ("executors", len(executors)), mistakes))
-        elif _local_name(element) == "heartbeat-config":
-            found = _parse_heartbeat(element)
+        elif local_name(element) == "heartbeat-config":
+            found, line = _parse_heartbeat(element), builder.lines[element]
             if found.get("type"):
-                lines["heartbeats", len(heartbeats)] = builder.lines[element]
+                lines["heartbeats", len(heartbeats)] = line
                 heartbeats.append(found)
             else:
-                line = builder.lines[element]
                 log.warning("%s, line %d: heartbeat %r is skipped: it has no type", file, line, found.get("id"))
     if not executors and not heartbeats:
         mistakes.append(Mistake((), "the file has neither an executor nor a heartbeat-config element"))
@@ -209,21 +203,19 @@ def _parse_executor(element: Element, path: FieldPath, mistakes: list[Mistake]) 
     if language != "python" or ":" not in (module or ""):
         problem = f"must be a Python module:function, not {module!r} in {language}"
         mistakes.append(Mistake((*path, "module"), problem))
-    config = next((one for one in element if _local_name(one) == "config"), None)
-    made: dict[str, Any] = {
-        "source": [_text_of(one) for one in element if _local_name(one) == "source"],
-        "type": [_text_of(one) for one in element if _local_name(one) == "type"],
+    config = element.find("{*}config")
+    return {
+        "source": [_text_of(one) for one in element.iterfind("{*}source")],
+        "type": [_text_of(one) for one in element.iterfind("{*}type")],
         "function": module or "",
+        "config": None if config is None else _content_of(config),
     }
-    if config is not None:
-        made["config"] = _content_of(config)
-    return made
 
 
 def _parse_heartbeat(element: Element) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for one in element:
-        name = _local_name(one)
+        name = local_name(one)
         if name in ("heartbeat-id", "hearbeat-id"):  # misspelled in hub-queue's README and in its files
             made["id"] = _text_of(one)
         elif name == "payload":
@@ -235,26 +227,18 @@ def _parse_heartbeat(element: Element) -> dict[str, Any]:
 
 def _content_of(element: Element) -> str | None:
     """Return the children of an element as XML text, else its text, or `None` if it is empty."""
-    children = list(element)
-    if children:
-        return "".join(tostring(one, encoding="unicode").strip() for one in children)
-    return _text_of(element) or None
-
-
-def _describe_xml_error(error: Exception) -> str:
-    """Return why XML is refused."""
-    if hasattr(error, "position"):
-        return str(error).partition(":")[0]
-    return f"{type(error).__name__} (entities and DTDs are not allowed)"
+    return "".join(tostring(one, encoding="unicode").strip() for one in element) or _text_of(element) or None
 
 
 def _child_text(element: Element, name: str) -> str | None:
-    return next((_text_of(one) for one in element if _local_name(one) == name), None)
+    child = element.find(f"{{*}}{name}")
+    return None if child is None else _text_of(child)
 
 
 def _text_of(element: Element) -> str:
     return (element.text or "").strip()
 
 
-def _local_name(element: Element) -> str:
+def local_name(element: Element) -> str:
+    """Return the name of an XML element without its namespace."""
     return str(element.tag).rpartition("}")[2]

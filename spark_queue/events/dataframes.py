@@ -1,6 +1,7 @@
 """Events and DataFrames: turn rows into events, and read events as rows.
 
-as_messages(df).write.format("queue").option("url", url).option("queue", "events").mode("append").save()
+sink = as_messages(df).write.format("queue").mode("append")
+sink.option("url", url).option("queue", "events").save()
 view(spark, url, "events", "status").groupBy("status").count()
 """
 
@@ -57,7 +58,7 @@ def as_messages(
     type.
     """
     from pyspark.sql import functions as F
-    from pyspark.sql.types import ArrayType, MapType, StringType, StructType
+    from pyspark.sql.types import ArrayType, MapType, StructType
 
     kinds = {one.name: one.dataType for one in frame.schema}
     for name in frame.columns:
@@ -82,15 +83,14 @@ def as_messages(
         column = F.col(name).cast("string")
         return F.when(F.length(column) > 0, column).otherwise(F.raise_error(f"an event has no {name}"))
 
-    payload, kind_name = F.lit(None).cast("string"), "none"
-    if "payload" in kinds:
-        kind = kinds["payload"]
-        payload = F.col("payload")
-        kind_name = (
-            "map" if isinstance(kind, StructType | MapType) else "array" if isinstance(kind, ArrayType) else "atomic"
-        )
-        if kind_name == "atomic" and not isinstance(kind, StringType):
-            payload = payload.cast("string")
+    kind = kinds.get("payload")
+    payload = F.lit(None) if kind is None else F.col("payload")
+    if isinstance(kind, StructType | MapType):
+        kind_name = "map"
+    elif isinstance(kind, ArrayType):
+        kind_name = "array"
+    else:
+        kind_name, payload = "atomic", payload.cast("string")
     priority = F.coalesce(F.col("priority"), F.lit(False)) if "priority" in kinds else F.lit(False)
     created = F.current_timestamp()
     document = F.struct(
@@ -152,24 +152,12 @@ def view(spark: SparkSession, url: str, queue: str, what: EventView, **options: 
     parsed = F.from_json("payload", _EVENT_SCHEMA)
     both = living.select(*columns).unionByName(past.select(*columns)).select("id", "tries", parsed.alias("e"))
     document = F.concat(F.lit(DOCUMENT_FOLDER), "id", F.lit(".xml"))
-    common = [F.col(f"e.{name}") for name in ("created", "type", "source", "transaction")]
+    host = F.col("e.host").alias("source_host")
     if what == "uris":
-        host = F.col("e.host").alias("source_host")
+        common = [f"e.{name}" for name in ("created", "type", "source", "transaction")]
         return both.select("id", F.explode("e.uris").alias("uri"), document.alias("event_uri"), *common, host)
-    return both.select(
-        "id",
-        document.alias("uri"),
-        "e.created",
-        "e.priority",
-        "e.type",
-        "e.source",
-        "e.transaction",
-        "e.user",
-        F.col("e.host").alias("source_host"),
-        "e.kind",
-        "e.payload",
-        "tries",
-    )
+    facts = [f"e.{name}" for name in ("created", "priority", "type", "source", "transaction", "user")]
+    return both.select("id", document.alias("uri"), *facts, host, "e.kind", "e.payload", "tries")
 
 
 def _status_view(spark: SparkSession, url: str, queue: str, living: DataFrame, past: DataFrame) -> DataFrame:

@@ -88,14 +88,10 @@ class Event:
         """
         if not isinstance(document, dict):
             raise ValueError(_NOT_AN_EVENT)
-        source, type, uris, created = (
-            document.get("source"),
-            document.get("type"),
-            document.get("uris"),
-            document.get("created"),
-        )
+        source, type = document.get("source"), document.get("type")
         if not (isinstance(source, str) and isinstance(type, str)):
             raise ValueError(_NOT_AN_EVENT)
+        uris, created = document.get("uris"), document.get("created")
         if uris and not (isinstance(uris, list) and all(isinstance(one, str) for one in uris)):
             raise ValueError("its uris must be a list of text")
         payload: Any = document.get("payload")
@@ -156,15 +152,16 @@ def normalize_payload(payload: object) -> tuple[Json, PayloadForm]:
     """
     if payload is None:
         return None, "none"
-    if isinstance(payload, Element):
-        return _to_jsonable(payload), "element"
-    if isinstance(payload, Mapping):
-        return _to_jsonable(payload), "map"
-    if isinstance(payload, Sequence) and not isinstance(payload, str | bytes | bytearray):
-        return _to_jsonable(payload), "array"
     if isinstance(payload, bytes | bytearray):
         raise MessageError("payload: an event cannot hold bytes; encode them as text (base64)")
-    return _to_text(payload), "atomic"
+    plain = _to_jsonable(payload)
+    if isinstance(payload, Element):
+        return plain, "element"
+    if isinstance(plain, dict):
+        return plain, "map"
+    if isinstance(plain, list):
+        return plain, "array"
+    return str(plain).lower() if isinstance(plain, bool) else str(plain), "atomic"
 
 
 def _to_jsonable(value: object) -> Any:
@@ -175,12 +172,6 @@ def _to_jsonable(value: object) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray):
         return [_to_jsonable(one) for one in value]
     return value.isoformat() if hasattr(value, "isoformat") else value
-
-
-def _to_text(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value.isoformat() if hasattr(value, "isoformat") else value)
 
 
 def check_name(value: object, name: str) -> str:

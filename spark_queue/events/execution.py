@@ -7,13 +7,15 @@ tag that still holds the event sets it, so a process that lost an event changes 
 from __future__ import annotations
 
 import ctypes
+import operator
 import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -42,11 +44,6 @@ LONGEST_BACKOFF = 86_400_000
 Submit = Callable[[Callable[[], None]], None]
 
 
-def run_now(task: Callable[[], None]) -> None:
-    """Run a task now."""
-    task()
-
-
 class TimeLimitExceeded(BaseException):
     """A function exceeded its time limit. Its own `except Exception` does not catch this."""
 
@@ -59,12 +56,6 @@ class Result:
     status: str
     error: str = ""
     retry_delay: int | None = None
-
-    @property
-    def error_line(self) -> str:
-        """The last line of the error."""
-        lines = self.error.strip().splitlines()
-        return lines[-1] if lines else ""
 
 
 def run_event(event: Event, executors: Executors, settings: EventSettings, limiter: TimeLimiter) -> Result:
@@ -108,34 +99,42 @@ def _failure(event: Event, executor: Executor, error: str) -> Result:
     return Result(event, FAILED, error)
 
 
+@dataclass(frozen=True)
 class Settler:
-    """A collector of the results of events that a tag holds; it settles them together.
+    """Settles the events that a tag holds, and writes that into the log of their queue."""
 
-    `submit` runs each settlement, one after the other; by default at once.
-    """
+    store: Store
+    queue: str
+    tag: str
+    log: AuditLog
+    settings: EventSettings
 
-    def __init__(
-        self, store: Store, queue: str, tag: str, log: AuditLog, settings: EventSettings, submit: Submit = run_now
-    ) -> None:
-        self._store = store
-        self._queue = queue
-        self._tag = tag
-        self._log = log
-        self._settings = settings
-        self._submit = submit
-        self._results: list[Result] = []
-        self._last_settled = time.monotonic()
+    def fail_invalid(self, invalid: Mapping[str, str]) -> None:
+        """Fail messages that are not events: their ids, each with the reason."""
+        if not invalid:
+            return
+        ids, text = list(invalid), "Messages that are not events"
+        self.log.write_record(text, ids, transaction=self.tag, went=FAILED, errors=invalid)
+        self.store.commit(self.queue, self.tag, ids, history=self.settings.keep, outcome=FAILED)
 
-    def add(self, result: Result) -> None:
-        """Add a result. Settle all if MAX_SETTLE_EVENTS wait, or MAX_SETTLE_WAIT has passed."""
-        self._results.append(result)
-        if len(self._results) >= MAX_SETTLE_EVENTS or time.monotonic() - self._last_settled > MAX_SETTLE_WAIT:
-            self.settle()
+    def settle(self, results: Iterable[Result], submit: Submit = operator.call) -> dict[str, str]:
+        """Settle results as they come, and return the status of each event by its id.
 
-    def settle(self) -> None:
-        """Settle all added results."""
-        results, self._results, self._last_settled = self._results, [], time.monotonic()
-        self._submit(lambda: self._settle(results))
+        They are settled together if MAX_SETTLE_EVENTS wait, or MAX_SETTLE_WAIT has passed. `submit`
+        runs each settlement, one after the other; by default at once.
+        """
+        statuses: dict[str, str] = {}
+        waiting: list[Result] = []
+        last = time.monotonic()
+        for one in results:
+            statuses[one.event.id] = one.status
+            waiting.append(one)
+            now = time.monotonic()
+            if len(waiting) >= MAX_SETTLE_EVENTS or now - last > MAX_SETTLE_WAIT:
+                submit(partial(self._settle, waiting))
+                waiting, last = [], now
+        submit(partial(self._settle, waiting))
+        return statuses
 
     def _settle(self, results: list[Result]) -> None:
         """Write the log, then settle.
@@ -146,39 +145,23 @@ class Settler:
         for one in results:
             groups.setdefault((one.status, one.retry_delay), []).append(one)
         for (status, _), group in groups.items():
+            ids = [one.event.id for one in group]
             errors = {one.event.id: one.error for one in group if one.error}
-            self._note("Event executed", [one.event.id for one in group], came=EXECUTING, went=status, errors=errors)
-        self._log.write()
-        for (status, retry_delay), group in groups.items():
+            self.log.add("Event executed", ids, transaction=self.tag, came=EXECUTING, went=status, errors=errors)
+        self.log.write()
+        for (status, delay), group in groups.items():
             ids = [one.event.id for one in group]
             if status == NEW:
-                done = self._store.rollback(
-                    self._queue, self._tag, ids, delay=retry_delay, failed=retry_delay is not None
-                )
+                done = self.store.rollback(self.queue, self.tag, ids, delay=delay, failed=delay is not None)
             else:
-                keep = self._settings.keep
-                done = self._store.commit(self._queue, self._tag, ids, history=keep, outcome=status)
+                done = self.store.commit(self.queue, self.tag, ids, history=self.settings.keep, outcome=status)
             if done < len(ids):
-                self._note(f"{len(ids) - done} of these events were no longer held: they keep their status", ids)
-        self._log.write()
-
-    def _note(self, message: str, ids: list[str], **facts: Any) -> None:
-        self._log.add(message, ids, transaction=self._tag, **facts)
+                lost = f"{len(ids) - done} of these events were no longer held: they keep their status"
+                self.log.add(lost, ids, transaction=self.tag)
+        self.log.write()
 
 
-def run_all(events: Iterable[Event], executors: Executors, settings: EventSettings, settler: Settler) -> list[Result]:
-    """Execute events one after the other, settle them, and return the results."""
-    results = []
-    with time_limit() as limiter:
-        for event in events:
-            result = run_event(event, executors, settings, limiter)
-            results.append(result)
-            settler.add(result)
-        settler.settle()
-    return results
-
-
-# --- a time limit ---------------------------------------------------------------------------------------------------
+# --- a time limit ---------------------------------------------------------------------------------
 
 
 #: Calls a function with arguments, for some seconds at most; else raises `TimeLimitExceeded`.
@@ -201,10 +184,8 @@ def time_limit() -> Iterator[TimeLimiter]:
         raise TimeLimitExceeded
 
     started = time.monotonic()
-    previous_handler, (seconds_left, _) = (
-        signal.signal(signal.SIGALRM, on_alarm),
-        signal.setitimer(signal.ITIMER_REAL, 0),
-    )
+    previous_handler = signal.signal(signal.SIGALRM, on_alarm)
+    seconds_left, _ = signal.setitimer(signal.ITIMER_REAL, 0)
     try:
         yield _call_with_alarm
     finally:

@@ -125,7 +125,7 @@ class Executors:
     def __init__(self, executors: Iterable[Executor] = ()) -> None:
         self._all = tuple(executors)
         self._found: dict[tuple[str, str], Executor | None] = {}
-        self._works: dict[int, ExecutorFunction] = {}
+        self._functions: dict[int, ExecutorFunction] = {}
 
     def __iter__(self) -> Iterator[Executor]:
         return iter(self._all)
@@ -148,12 +148,9 @@ class Executors:
 
         Raises `OptionError` if it cannot be found.
         """
-        if (function := self._works.get(id(executor))) is None:
-            function = self._works[id(executor)] = executor.load_function()
-        return function
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_all": self._all, "_found": {}, "_works": {}}  # workers import functions themselves
+        if id(executor) not in self._functions:
+            self._functions[id(executor)] = executor.load_function()
+        return self._functions[id(executor)]
 
     def overlap_warnings(self) -> list[str]:
         """Return a warning for each source and type of an executor that an earlier one covers."""

@@ -5,7 +5,7 @@ Several heartbeats may have the same id: a tick of that id creates an event for 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -35,16 +35,14 @@ def tick(events: Events, heartbeats: Sequence[Heartbeat], id: str) -> list[str]:
 
     Raises `OptionError` if there is no heartbeat with this id.
     """
-    chosen = find_heartbeats(heartbeats, id)
-    return [events.create(one.source, one.type, one.payload) for one in chosen]
+    return [events.create(one.source, one.type, one.payload) for one in find_heartbeats(heartbeats, id)]
 
 
-def find_heartbeats(heartbeats: Iterable[Heartbeat], id: str) -> list[Heartbeat]:
+def find_heartbeats(heartbeats: Sequence[Heartbeat], id: str) -> list[Heartbeat]:
     """Return the heartbeats with an id. Raises `OptionError` if there are none."""
-    declared = list(heartbeats)
-    chosen = [one for one in declared if one.id == id]
+    chosen = [one for one in heartbeats if one.id == id]
     if not chosen:
-        ids = list(dict.fromkeys(one.id for one in declared))
+        ids = list(dict.fromkeys(one.id for one in heartbeats))
         hint = did_you_mean(id, ids) or (f"; there are {', '.join(ids)}" if ids else "; none are declared")
         raise OptionError(f"there is no heartbeat {id!r}{hint}", heartbeat=id)
     return chosen

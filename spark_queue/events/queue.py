@@ -1,7 +1,8 @@
 """A queue of events: create, take, execute, inspect and repair them.
 
-with Events("sqlite:///queues.db", "events", executors=executors_in("conf/executors.yaml")) as events:
-    events.create("http://example.org/flights", "landed", {"flight": 1545}, uris=["/flights/1545.json"])
+executors = executors_in("conf/executors.yaml")
+with Events("sqlite:///queues.db", "events", executors=executors) as events:
+    events.create("http://example.org/flights", "landed", {"flight": 1545}, ["/flights/1545.json"])
     taken = events.take(10)                           # new -> pending
     events.execute([one.id for one in taken])         # pending -> executing -> finished, failed, …
 """
@@ -15,8 +16,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Self
-
-import pyarrow as pa
 
 from spark_queue.errors import OptionError
 from spark_queue.events import status as held
@@ -37,21 +36,18 @@ from spark_queue.events.event import (
     short_status,
     split_uris,
 )
-from spark_queue.events.execution import Settler, run_all
+from spark_queue.events.execution import Settler, run_event, time_limit
 from spark_queue.events.executors import Executor, Executors
 from spark_queue.events.settings import EventSettings
 from spark_queue.events.status import EventState
 from spark_queue.messages.ids import new_id_array
 from spark_queue.messages.json_text import dump_json
-from spark_queue.messages.message import messages, pushes
+from spark_queue.messages.message import pushes
 from spark_queue.stores import open_store
 from spark_queue.stores.base import Store
 from spark_queue.stores.types import Condition, DeadLetterInfo
 
 log = logging.getLogger(__name__)
-
-#: Logged for each message that is not an event.
-_SKIPPED = "message %s of queue %s is skipped: %s"
 
 
 class Events:
@@ -95,7 +91,7 @@ class Events:
         """All executors: the declared ones, then those of internal events."""
         return Executors(self.declared_executors) + internal_executors(self)
 
-    # --- create -------------------------------------------------------------------------------------------------
+    # --- create -----------------------------------------------------------------------------------
 
     def create(
         self, source: str, type: str, payload: object = None, uris: Sequence[str] = (), *, priority: bool = False
@@ -106,9 +102,8 @@ class Events:
         event with `priority` is taken before all without. Raises `OptionError` for an invalid
         source or type, `MessageError` for a payload that JSON cannot hold; then nothing is created.
         """
-        return self._create(
-            source, type, payload, [tuple(uris)] if not uris else [*split_uris(uris, len(uris))], priority
-        )[0]
+        parts = split_uris(uris, len(uris)) if uris else [()]
+        return self._create(source, type, payload, parts, priority)[0]
 
     def create_batch(
         self,
@@ -145,7 +140,7 @@ class Events:
         self.store.push(self.name, pushes([one.document() for one in made], ids=ids, mature=mature, queue=self.name))
         return ids
 
-    # --- take and execute ---------------------------------------------------------------------------------------
+    # --- take and execute -------------------------------------------------------------------------
 
     def take(self, count: int | None = None, *, lease: int | None = None) -> list[Event]:
         """Take up to `count` new events (default: `max_events`) and return them: new -> pending.
@@ -156,13 +151,12 @@ class Events:
         count = self.settings.max_events if count is None else count
         if count < 0:
             raise OptionError(f"count must be 0 or more, not {count}", option="count")
-        tag = held.pending_tag(self.store.now())
+        tag = held.new_tag(PENDING, self.store.now())
         if not count or not self.store.reserve(self.name, tag, count, lease=lease or self.settings.pending_timeout):
             return []
-        taken = self._read_held(tag, f"{tag}/0")
+        taken = self._read_held(self._settler(tag), f"{tag}/0")
         ids = [one.id for one in taken]
-        self.log.add("Events taken", ids, transaction=tag, came=NEW, went=PENDING)
-        self.log.write()
+        self.log.write_record("Events taken", ids, transaction=tag, came=NEW, went=PENDING)
         return taken
 
     def execute(self, ids: Sequence[str]) -> dict[str, str | None]:
@@ -172,55 +166,43 @@ class Events:
         one of two programs executes it. The status of an unknown id is `None`.
         """
         wanted = list(dict.fromkeys(ids))
-        tag = held.executing_tag(self.store.now())
+        tag = held.new_tag(EXECUTING, self.store.now())
         results: dict[str, str] = {}
         if wanted and self.store.transfer(self.name, PENDING, tag, wanted, lease=None):
-            held_by_id = {one.id: one for one in self._read_held(tag, tag)}
+            settler = self._settler(tag)
+            held_by_id = {one.id: one for one in self._read_held(settler, tag)}
             found = [held_by_id[id] for id in wanted if id in held_by_id]
-            self.log.add("Events begun", [one.id for one in found], transaction=tag, came=PENDING, went=EXECUTING)
-            self.log.write()
-            settler = Settler(self.store, self.name, tag, self.log, self.settings)
-            executed = run_all(found, self.executors, self.settings, settler)
-            results = {one.event.id: one.status for one in executed}
+            begun = [one.id for one in found]
+            self.log.write_record("Events begun", begun, transaction=tag, came=PENDING, went=EXECUTING)
+            with time_limit() as limiter:
+                executed = (run_event(one, self.executors, self.settings, limiter) for one in found)
+                results = settler.settle(executed)
         others = [id for id in wanted if id not in results]
         known = self.status(others)
         if unknown := [id for id in others if known[id] is None]:
             log.warning("there are no events %s", ", ".join(unknown))
-            self.log.add("Event ID does not exist", unknown, transaction=tag)
-            self.log.write()
+            self.log.write_record("Event ID does not exist", unknown, transaction=tag)
         return {id: results.get(id) or known.get(id) for id in wanted}
 
-    def _read_held(self, root_tag: str, tag: str) -> list[Event]:
+    def _settler(self, tag: str) -> Settler:
+        return Settler(self.store, self.name, tag, self.log, self.settings)
+
+    def _read_held(self, settler: Settler, tag: str) -> list[Event]:
         """Return the events that a tag holds, in order; messages that are not events fail."""
         found: list[Event] = []
         invalid: dict[str, str] = {}
         for batch in self.store.fetch(self.name, tag, check_json=True):
-            found += self._read_events(batch, invalid)
-        if invalid:
-            self.log.add(
-                "Messages that are not events", [*invalid], transaction=root_tag, went=FAILED, errors=invalid
-            )
-            self.log.write()
-            self.store.commit(self.name, root_tag, [*invalid], history=self.settings.keep, outcome=FAILED)
+            found += held.read_events(self.name, batch, invalid)
+        settler.fail_invalid(invalid)
         return found
 
-    def _read_events(self, batch: pa.RecordBatch, invalid: dict[str, str] | None = None) -> Iterator[Event]:
-        for message in messages(batch.select([*message_columns(batch)])):
-            try:
-                yield Event.from_message(message)
-            except ValueError as error:
-                if invalid is None:
-                    log.warning(_SKIPPED, message.id, self.name, error)
-                else:
-                    invalid[message.id] = str(error)
-
-    # --- inspect ------------------------------------------------------------------------------------------------
+    # --- inspect ----------------------------------------------------------------------------------
 
     def get(self, ids: Sequence[str]) -> dict[str, EventState]:
         """Return the events with these ids that exist, each with its status."""
-        found = {one.event.id: one for one in held.active_events(self.store, self.name, ids, self._read_events)}
+        found = {one.event.id: one for one in held.active_events(self.store, self.name, ids)}
         if left := [id for id in ids if id not in found]:  # after it: an event may have ended meanwhile
-            found |= {one.event.id: one for one in held.ended_events(self.store, self.name, left, self._read_events)}
+            found |= {one.event.id: one for one in held.ended_events(self.store, self.name, left)}
         return {id: found[id] for id in ids if id in found}
 
     def status(self, ids: Sequence[str]) -> dict[str, str | None]:
@@ -230,8 +212,8 @@ class Events:
 
     def all(self) -> Iterator[EventState]:
         """Yield all events, those that have ended first."""
-        yield from held.ended_events(self.store, self.name, None, self._read_events)
-        yield from held.active_events(self.store, self.name, None, self._read_events)
+        yield from held.ended_events(self.store, self.name)
+        yield from held.active_events(self.store, self.name)
 
     def find(self, status: str, older_than: int = 0, limit: int | None = None) -> list[str]:
         """Return the ids of events with a status for more than `older_than` ms, oldest first.
@@ -248,12 +230,12 @@ class Events:
                 if held.status_of(one.tag) == status and (not older_than or (since or now) <= until):
                     found += [(since or now, id) for id in held.held_ids(self.store, self.name, one.tag)]
         elif status == NEW:
-            living = held.active_events(self.store, self.name, None, self._read_events)
+            living = held.active_events(self.store, self.name)
             moments = ((round(one.event.created.timestamp() * 1000), one) for one in living if one.status == NEW)
             found += [(moment, one.event.id) for moment, one in moments if moment <= until]
         else:
             where = [Condition("outcome", "in", held.outcomes_of(status)), Condition("processed", "<=", until)]
-            ended = held.ended_events(self.store, self.name, None, self._read_events, where)
+            ended = held.ended_events(self.store, self.name, where=where)
             found += [(round(one.updated.timestamp() * 1000), one.event.id) for one in ended if one.updated]
         return [id for _, id in sorted(found)][:limit]
 
@@ -269,7 +251,7 @@ class Events:
                 counts[held.status_of_outcome(outcome)] += number
         return dict(counts)
 
-    # --- repair -------------------------------------------------------------------------------------------------
+    # --- repair -----------------------------------------------------------------------------------
 
     def reset(self, ids: Sequence[str]) -> int:
         """Make events of any status new again, at their old place; return how many were not new.
@@ -280,17 +262,15 @@ class Events:
         done = 0
         for holder in self._consumers():
             done += self.store.rollback(self.name, holder, ids, delay=None, failed=False)
-        living = set(self._ids_in_queue(ids))
-        ended = [
-            one.event
-            for one in held.ended_events(self.store, self.name, ids, self._read_events)
-            if one.event.id not in living
-        ]
+        living: set[str] = set()
+        for batch in self.store.peek(self.name, held.id_conditions(ids)):
+            living.update(batch.column("id").to_pylist())
+        ended = [one.event for one in held.ended_events(self.store, self.name, ids) if one.event.id not in living]
         if ended:  # pushed first: if a crash leaves an event in both, the one in the queue counts
             documents, mature = [one.document() for one in ended], [one.mature for one in ended]
             done += self.store.push(self.name, pushes(documents, ids=[one.id for one in ended], mature=mature))
             self.store.delete_history(self.name, [one.id for one in ended])
-        self._write_log("Events reset", ids, went=NEW)
+        self.log.write_record("Events reset", ids, went=NEW)
         return done
 
     def fail(self, ids: Sequence[str], reason: str = "") -> int:
@@ -299,7 +279,8 @@ class Events:
         A function that still runs for one goes on, and its result is ignored.
         """
         ids = list(dict.fromkeys(ids))
-        self._write_log("Events failed", ids, went=FAILED, errors=dict.fromkeys(ids, reason) if reason else None)
+        errors = dict.fromkeys(ids, reason) if reason else None
+        self.log.write_record("Events failed", ids, went=FAILED, errors=errors)
         done = 0
         for holder in self._consumers():
             done += self.store.commit(self.name, holder, ids, history=self.settings.keep, outcome=FAILED)
@@ -319,7 +300,8 @@ class Events:
             id: {"status": one.status, "updated": one.updated and format_timestamp(one.updated)}
             for id, one in known.items()
         }
-        self._write_log("Events deleted", [*known], events=events, **({"statuses": statuses} if events else {}))
+        details = {"events": events, "statuses": statuses} if events else {}
+        self.log.write_record("Events deleted", [*known], **details)
         for holder in self._consumers():
             self.store.commit(self.name, holder, ids)
         self._remove_new(ids, None)
@@ -336,10 +318,6 @@ class Events:
     def _consumers(self) -> list[str]:
         return sorted({held.consumer_of(one.tag) for one in self.store.reservations(self.name)})
 
-    def _ids_in_queue(self, ids: Sequence[str]) -> list[str]:
-        found = self.store.peek(self.name, [Condition("id", "in", tuple(ids))])
-        return [id for batch in found for id in batch.column("id").to_pylist()]
-
     def _remove_new(self, ids: Sequence[str], death: DeadLetterInfo | None) -> int:
         """Remove new events: only a move selects by ids, so move them to a queue and purge that."""
         gone = f"{self.name}.gone"
@@ -348,22 +326,13 @@ class Events:
             self.store.purge(gone)
         return done
 
-    def _write_log(self, message: str, ids: Sequence[str], **facts: object) -> None:
-        self.log.add(message, ids, **facts)  # type: ignore[arg-type]
-        self.log.write()
-
     def clone(self) -> Events:
         """Return the same queue for another thread. Raises `OptionError` as `Events` does."""
         return Events(
-            self.store,
-            self.name,
-            executors=self.declared_executors,
-            settings=self.settings,
-            user=self.user,
-            host=self.host,
+            self.store, self.name, executors=self.declared_executors, settings=self.settings, **self.log.author
         )
 
-    # --- close --------------------------------------------------------------------------------------------------
+    # --- close ------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Close the connections, unless a `Store` was passed. Taken events stay pending."""
@@ -392,8 +361,3 @@ def check_layout(store: Store) -> None:
             "own: leave layout= out of the URL",
             option="url",
         )
-
-
-def message_columns(batch: pa.RecordBatch) -> list[str]:
-    """Return the columns of a message; a batch of the history has more."""
-    return [name for name in batch.schema.names if name not in ("processed", "consumer", "outcome")]

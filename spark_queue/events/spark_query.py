@@ -65,14 +65,9 @@ class ExecutorQuery:
         self._batch = batch
         self._parallel = parallel
         self._options = options or {}
+        url, queue, consumer = events.store.url, events.name, f"{EXECUTING}.{name}"
         self._work = ExecutorWork(
-            events.store.url,
-            events.name,
-            f"{EXECUTING}.{name}",
-            tuple(events.declared_executors),
-            events.settings,
-            events.user,
-            events.host,
+            url, queue, consumer, events.declared_executors, events.settings, events.user, events.host
         )
 
     def start(self, spark: SparkSession, *, available_now: bool = False, every: int = 0) -> StreamingQuery:
@@ -128,7 +123,7 @@ class ExecutorQuery:
             ]
             if remaining:
                 tag = rows[0]["tag"].rpartition("/")[0]
-                work.settle(events.store, tag, _run_in_threads(remaining, events, parallel))
+                work.settler(events.store, tag).settle(_run_in_threads(remaining, events, parallel))
 
         return on_batch
 

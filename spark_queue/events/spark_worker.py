@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from spark_queue.events.audit_log import AuditLog
 from spark_queue.events.builtin import internal_executors
-from spark_queue.events.event import EXECUTING, FAILED, NEW, Event
-from spark_queue.events.execution import Result, Settler, Submit, run_event, run_now, time_limit
+from spark_queue.events.event import EXECUTING, NEW, Event
+from spark_queue.events.execution import Settler, run_event, time_limit
 from spark_queue.events.executors import Executor, Executors
 from spark_queue.events.settings import EventSettings
 from spark_queue.messages.json_text import load_foreign_json
@@ -46,49 +46,21 @@ class ExecutorWork:
                     continue
                 tag = batch.column("tag")[0].as_py()  # a partition has one tag
                 add_settled(store, self.queue, self.consumer, batch.num_rows)  # here or in the driver
-                found = self.begin(store, tag, batch)
-                for_driver = [one is not None and _runs_on_driver(executors, one) for one in found]
-                for_worker = [
-                    one for one, stays in zip(found, for_driver, strict=True) if one is not None and not stays
-                ]
+                settler = self.settler(store, tag)
+                events = _begin(settler, batch)
+                for_driver = {one.id for one in events if _runs_on_driver(executors, one)}
                 with time_limit() as limiter, BackgroundWriter() as behind:
+                    for_worker = (one for one in events if one.id not in for_driver)
                     results = (run_event(one, executors, self.settings, limiter) for one in for_worker)
-                    self.settle(store, tag, results, behind.submit)
+                    settler.settle(results, behind.submit)
                 column = batch.schema.get_field_index("payload")
-                payload = pc.if_else(pa.array(for_driver, pa.bool_()), batch.column(column), None)
+                stays = pc.is_in(batch.column("id"), pa.array([*for_driver], batch.column("id").type))
+                payload = pc.if_else(stays, batch.column(column), None)
                 yield batch.set_column(column, batch.schema.field(column), payload)
 
-    def begin(self, store: Store, tag: str, batch: pa.RecordBatch) -> list[Event | None]:
-        """Log the events of a batch and return them.
-
-        A message that is not an event is `None`, and fails.
-        """
-        found: list[Event | None] = []
-        invalid: dict[str, str] = {}
-        for event in _parse_events(batch):
-            found.append(event if isinstance(event, Event) else None)
-            if not isinstance(event, Event):
-                invalid[event[0]] = event[1]
-        log = self.log(store)
-        ids = [one.id for one in found if one is not None]
-        log.add("Events begun", ids, transaction=tag, came=NEW, went=EXECUTING)
-        if invalid:
-            log.add("Messages that are not events", [*invalid], transaction=tag, went=FAILED, errors=invalid)
-        log.write()
-        if invalid:
-            store.commit(self.queue, tag, [*invalid], history=self.settings.keep, outcome=FAILED)
-        return found
-
-    def settle(self, store: Store, tag: str, results: Iterable[Result], submit: Submit = run_now) -> None:
-        """Settle the results of events that a tag holds, as they come; `submit` runs the writes."""
-        settler = Settler(store, self.queue, tag, self.log(store), self.settings, submit)
-        for one in results:
-            settler.add(one)
-        settler.settle()
-
-    def log(self, store: Store) -> AuditLog:
-        """Return the log of the queue, with a buffer of its own."""
-        return AuditLog(store, self.queue, self.user, self.host)
+    def settler(self, store: Store, tag: str) -> Settler:
+        """Return a settler of the events that a tag holds."""
+        return Settler(store, self.queue, tag, AuditLog(store, self.queue, self.user, self.host), self.settings)
 
 
 def _runs_on_driver(executors: Executors, event: Event) -> bool:
@@ -96,15 +68,20 @@ def _runs_on_driver(executors: Executors, event: Event) -> bool:
     return executor is not None and executor.where == "driver"
 
 
-def _parse_events(batch: pa.RecordBatch) -> Iterator[Event | tuple[str, str]]:
-    """Yield the events of a batch; for a message that is not an event, its id and the reason."""
-    payloads = batch.column("payload").to_pylist()
+def _begin(settler: Settler, batch: pa.RecordBatch) -> list[Event]:
+    """Log the events of a batch, and return them. Messages that are not events fail."""
     # Parsing all at once takes a third of the time. Spark's source returns JSON payloads only.
-    documents: Any = load_foreign_json(f"[{','.join(payloads)}]".encode())
-    tries = batch.column("tries").to_pylist()
-    mature = batch.column("mature")
-    for row, (id, one) in enumerate(zip(batch.column("id").to_pylist(), documents, strict=True)):
+    documents: Any = load_foreign_json(f"[{','.join(batch.column('payload').to_pylist())}]".encode())
+    ids, tries, mature = batch.column("id").to_pylist(), batch.column("tries").to_pylist(), batch.column("mature")
+    events: list[Event] = []
+    invalid: dict[str, str] = {}
+    for row, (id, document) in enumerate(zip(ids, documents, strict=True)):
         try:
-            yield Event.from_json(id, one, tries[row], lambda row=row: mature[row].as_py())  # type: ignore[misc]
+            event = Event.from_json(id, document, tries[row], lambda row=row: mature[row].as_py())  # type: ignore[misc]
+            events.append(event)
         except ValueError as error:
-            yield id, str(error)
+            invalid[id] = str(error)
+    begun = [one.id for one in events]
+    settler.log.write_record("Events begun", begun, transaction=settler.tag, came=NEW, went=EXECUTING)
+    settler.fail_invalid(invalid)
+    return events

@@ -12,16 +12,21 @@ A status changes together with the reservation, so each change is atomic and fen
 
 from __future__ import annotations
 
+import logging
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+
+import pyarrow as pa
 
 from spark_queue.events.event import EXECUTING, FAILED, FINISHED, NEW, PENDING, Event
 from spark_queue.messages.columns import milliseconds
+from spark_queue.messages.message import messages
 from spark_queue.stores.base import Store
 from spark_queue.stores.types import Condition, Reservation
+
+log = logging.getLogger(__name__)
 
 #: Outcomes in the history that stand for another status: those of clients and queries without
 #: executors, and of dead letters.
@@ -40,14 +45,9 @@ class EventState:
     updated: datetime | None
 
 
-def pending_tag(now: int) -> str:
-    """Return a new tag for events that are taken at `now` (ms)."""
-    return f"{PENDING}/{now}.{uuid.uuid4().hex[:12]}"
-
-
-def executing_tag(now: int) -> str:
-    """Return a new tag for events whose execution begins at `now` (ms)."""
-    return f"{EXECUTING}/{now}.{uuid.uuid4().hex[:12]}"
+def new_tag(status: str, now: int) -> str:
+    """Return a new tag for events that get a status at `now` (ms): `pending` or `executing`."""
+    return f"{status}/{now}.{uuid.uuid4().hex[:12]}"
 
 
 def consumer_of(tag: str) -> str:
@@ -95,48 +95,54 @@ def held_ids(store: Store, queue: str, tag: str) -> list[str]:
     return [id for batch in store.peek_reserved(queue, tag) for id in batch.column("id").to_pylist()]
 
 
-def active_events(
-    store: Store, queue: str, ids: Sequence[str] | None, read: Callable[[Any], Iterator[Event]]
-) -> Iterator[EventState]:
-    """Yield the events that have not ended, all or those with these ids.
+def read_events(queue: str, batch: pa.RecordBatch, invalid: dict[str, str] | None = None) -> Iterator[Event]:
+    """Yield the events of a MESSAGES batch.
 
-    `read` parses the events of a MESSAGES batch.
+    `invalid` gets the id of each message that is not an event, and the reason. Without it, such a
+    message is logged.
     """
+    for message in messages(batch):
+        try:
+            yield Event.from_message(message)
+        except ValueError as error:
+            if invalid is None:
+                log.warning("message %s of queue %s is skipped: %s", message.id, queue, error)
+            else:
+                invalid[message.id] = str(error)
+
+
+def active_events(store: Store, queue: str, ids: Sequence[str] | None = None) -> Iterator[EventState]:
+    """Yield the events that have not ended, all or those with these ids."""
     held_by_id: dict[str, tuple[str, int | None]] = {}
     for one in active_reservations(store, queue):
         state = status_of(one.tag), held_since(one.tag)
         held_by_id.update((id, state) for id in held_ids(store, queue, one.tag))
-    for batch in store.peek(queue, _id_conditions(ids)):
-        for event in read(batch):
+    for batch in store.peek(queue, id_conditions(ids)):
+        for event in read_events(queue, batch):
             status, moment = held_by_id.get(event.id, (NEW, None))
             updated = event.created if status == NEW and not event.tries else to_datetime(moment)
             yield EventState(event, status, updated)
 
 
 def ended_events(
-    store: Store,
-    queue: str,
-    ids: Sequence[str] | None,
-    read: Callable[[Any], Iterator[Event]],
-    where: Sequence[Condition] = (),
+    store: Store, queue: str, ids: Sequence[str] | None = None, where: Sequence[Condition] = ()
 ) -> Iterator[EventState]:
     """Yield the events that have ended, all or those with these ids; `where` selects among them.
 
     An id that has ended twice is yielded once, with its last end.
     """
-    last: dict[str, EventState] = {}
-    for batch in store.peek(queue, [*_id_conditions(ids), *where], view="history"):
-        moments = dict(
-            zip(batch.column("id").to_pylist(), milliseconds(batch.column("processed")).to_pylist(), strict=True)
-        )
-        outcomes = dict(zip(batch.column("id").to_pylist(), batch.column("outcome").to_pylist(), strict=True))
-        for event in read(batch):
-            state = EventState(event, status_of_outcome(outcomes[event.id]), to_datetime(moments[event.id]))
-            previous = last.get(event.id)
-            if previous is None or (previous.updated or state.updated) <= state.updated:  # type: ignore[operator]
-                last[event.id] = state
-    yield from last.values()
+    last: dict[str, tuple[int, EventState]] = {}
+    for batch in store.peek(queue, [*id_conditions(ids), *where], view="history"):
+        moments = milliseconds(batch.column("processed")).to_pylist()
+        ends = zip(moments, batch.column("outcome").to_pylist(), strict=True)
+        end_by_id = dict(zip(batch.column("id").to_pylist(), ends, strict=True))
+        for event in read_events(queue, batch):
+            moment, outcome = end_by_id[event.id]
+            if event.id not in last or last[event.id][0] <= moment:
+                last[event.id] = moment, EventState(event, status_of_outcome(outcome), to_datetime(moment))
+    yield from (state for _, state in last.values())
 
 
-def _id_conditions(ids: Sequence[str] | None) -> list[Condition]:
+def id_conditions(ids: Sequence[str] | None) -> list[Condition]:
+    """Return the conditions that select messages with these ids, or all if `ids` is `None`."""
     return [] if ids is None else [Condition("id", "in", tuple(ids))]

@@ -46,16 +46,11 @@ def _path_text(path: FieldPath, nouns: Mapping[str, str]) -> str:
     return ", ".join([*words, key] if rest else words)
 
 
-#: The nouns of a file whose sections have no names.
-NO_NOUNS: Mapping[str, str] = {}
-
-
-def graph_error(
-    mistakes: Iterable[Mistake], origin: SourceLocation, nouns: Mapping[str, str] = NO_NOUNS
-) -> GraphError:
+def graph_error(mistakes: Iterable[Mistake], origin: SourceLocation, nouns: Mapping[str, str] = {}) -> GraphError:
     """Return an error with all mistakes, in the order of their lines.
 
-    `nouns`: the noun for one entry of each section, such as `{"links": "link"}`.
+    `nouns`: the noun for one entry of each section that has named entries, such as
+    `{"links": "link"}`.
     """
     found = [replace(one, line=one.line or _line_of(origin.lines, one.path)) for one in mistakes]
     found.sort(key=lambda one: (one.line, [str(part) for part in one.path]))
@@ -69,7 +64,7 @@ def _line_of(lines: Mapping[FieldPath, int], path: FieldPath) -> int:
     return next((lines[path[:end]] for end in range(len(path), -1, -1) if path[:end] in lines), 0)
 
 
-# --- values that do not fit -----------------------------------------------------------------------------------------
+# --- values that do not fit -----------------------------------------------------------------------
 
 _NUMBER, _BOOLEAN = "must be a whole number", "must be true or false"
 _LIST, _MAPPING = "must be a list, such as [a, b]", "must be a mapping, such as {{key: value}}"
@@ -103,9 +98,8 @@ def mistake_from_pydantic(error: Any, keys: Callable[[FieldPath], list[str]]) ->
         return Mistake(path, f"must be {facts['error']}")
     if kind == "literal_error":
         allowed = re.findall(r"'([^']*)'", str(facts.get("expected", "")))
-        return Mistake(
-            path, f"must be one of {', '.join(allowed)}{_actual_value(value)}{did_you_mean(str(value), allowed)}"
-        )
+        hint = _actual_value(value) + did_you_mean(str(value), allowed)
+        return Mistake(path, f"must be one of {', '.join(allowed)}{hint}")
     if kind in _PYDANTIC_TEXTS:
         return Mistake(path, _PYDANTIC_TEXTS[kind].format(**facts) + _actual_value(value))
     return Mistake(path, str(error["msg"]).removeprefix("Input should ").removeprefix("Value error, "))
@@ -121,7 +115,7 @@ def _actual_value(value: Any) -> str:
     return f", not {value}" if isinstance(value, int | float) else ""
 
 
-# --- text that cannot be read ---------------------------------------------------------------------------------------
+# --- text that cannot be read ---------------------------------------------------------------------
 
 #: The texts for the messages of the YAML parser; the first pattern that matches decides.
 _YAML_TEXTS = (
@@ -151,9 +145,8 @@ _CONTEXTS = {"flow sequence": "list", "flow mapping": "mapping", "flow node": "l
 def mistake_from_yaml(error: Exception) -> Mistake:
     """Return a mistake for an error of the YAML parser."""
     first, second = getattr(error, "context_mark", None), getattr(error, "problem_mark", None)
-    problem = ", ".join(filter(None, [getattr(error, "context", None), getattr(error, "problem", None)])) or str(
-        error
-    )
+    texts = [getattr(error, name, None) for name in ("context", "problem")]
+    problem = ", ".join(filter(None, texts)) or str(error)
     start_line, line = (one.line + 1 if one else 0 for one in (first, second))
     start_line, line = start_line or line, line or start_line
     context = next((name for words, name in _CONTEXTS.items() if words in problem), "")

@@ -12,10 +12,13 @@ import yaml
 
 from spark_queue.errors import did_you_mean
 from spark_queue.errors import unreadable_file as unreadable_file
-from spark_queue.graph.file_mistakes import NO_NOUNS, Mistake, graph_error, mistake_from_unicode, mistake_from_yaml
+from spark_queue.graph.file_mistakes import Mistake, graph_error, mistake_from_unicode, mistake_from_yaml
 from spark_queue.graph.model import Graph, section_nouns
 from spark_queue.graph.parts import FieldPath, SourceLocation
 from spark_queue.graph.validation import allowed_keys, build_graph
+
+#: The name of a file.
+FileName = str | os.PathLike[str]
 
 #: Returns the value of a secret by scope and key, as `dbutils.secrets.get` does.
 Secrets = Callable[[str, str], str]
@@ -47,9 +50,7 @@ for _kind, _pattern, _first in (
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(f"^(?:{_pattern})$"), list(_first))
 
 
-def load_graph(
-    file: str | os.PathLike[str], secrets: Secrets | None = None, *, graph_class: type[Graph] = Graph
-) -> Graph:
+def load_graph(file: FileName, secrets: Secrets | None = None, *, graph_class: type[Graph] = Graph) -> Graph:
     """Return the graph in a YAML or JSON file.
 
     `graph_class`: its class, which may have more kinds of steps than `Graph`. In the file,
@@ -60,8 +61,11 @@ def load_graph(
     return parse_graph(read_text(file), str(file), variable_lookup(secrets), graph_class=graph_class)
 
 
-def read_text(file: str | os.PathLike[str]) -> str:
-    """Return the text of a file. Raises `GraphError` if it is not UTF-8, and `OSError` if it cannot be read."""
+def read_text(file: FileName) -> str:
+    """Return the text of a file.
+
+    Raises `GraphError` if it is not UTF-8, and `OSError` if it cannot be read.
+    """
     try:
         return File(file).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -79,14 +83,12 @@ def parse_graph(text: str, file: str, lookup: VariableLookup, *, graph_class: ty
     `${name}` and `${name:-default}` are replaced, but not in selectors and `set`; `$${` is a plain
     `${`.
     """
-    return build_graph(
-        *parse_declarations(text, file, lookup, allowed_keys((), graph_class), section_nouns(graph_class)),
-        graph_class=graph_class,
-    )
+    keys, nouns = allowed_keys((), graph_class), section_nouns(graph_class)
+    return build_graph(*parse_declarations(text, file, lookup, keys, nouns), graph_class)
 
 
 def parse_declarations(
-    text: str, file: str, lookup: VariableLookup, keys: Sequence[str], nouns: Mapping[str, str] = NO_NOUNS
+    text: str, file: str, lookup: VariableLookup, keys: Sequence[str], nouns: Mapping[str, str] = {}
 ) -> tuple[Any, SourceLocation, list[Mistake]]:
     """Return the declarations of a text, their lines, and the mistakes so far.
 

@@ -31,51 +31,27 @@ checks a graph, with the rules of each step (`step.py`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, fields
+from operator import eq
 from typing import Annotated, Any, ClassVar, get_args, get_type_hints
 
 import networkx as nx
 from pydantic import BeforeValidator, Field
 
-from spark_queue.graph.exchange import NO_ROUTE, TOO_MANY_HOPS, Changes, Destination, Exchange
-from spark_queue.graph.link import Link, LinkChanges, Retry
-from spark_queue.graph.parts import (
-    DECLARATION_CONFIG,
-    ConsumerSettings,
-    FieldPath,
-    Name,
-    Namespace,
-    NamespaceOrUrl,
-    Place,
-    PlaceOrText,
-    SourceLocation,
-    StepName,
-    check_function,
-)
-from spark_queue.graph.processor import Input, Processor
+from spark_queue.graph.exchange import Changes as Changes
+from spark_queue.graph.exchange import Destination as Destination
+from spark_queue.graph.exchange import Exchange as Exchange
+from spark_queue.graph.link import Link as Link
+from spark_queue.graph.link import LinkChanges as LinkChanges
+from spark_queue.graph.link import Retry as Retry
+from spark_queue.graph.parts import DECLARATION_CONFIG, Name, NamespaceOrUrl, PlaceOrText, StepName, check_function
+from spark_queue.graph.parts import ConsumerSettings as ConsumerSettings
+from spark_queue.graph.parts import Namespace as Namespace
+from spark_queue.graph.parts import Place as Place
+from spark_queue.graph.parts import SourceLocation as SourceLocation
+from spark_queue.graph.processor import Input as Input
+from spark_queue.graph.processor import Processor as Processor
 from spark_queue.graph.step import Step
-
-__all__ = [
-    "NO_ROUTE",
-    "TOO_MANY_HOPS",
-    "Changes",
-    "ConsumerSettings",
-    "Destination",
-    "Exchange",
-    "FieldPath",
-    "Graph",
-    "Input",
-    "Link",
-    "LinkChanges",
-    "Namespace",
-    "Place",
-    "Processor",
-    "Retry",
-    "SourceLocation",
-    "Step",
-    "isomorphic",
-]
 
 #: The default of `max_hops`.
 MAX_HOPS = 17
@@ -85,11 +61,10 @@ DRAIN_RESTARTS = 8
 
 
 def _check_system(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return value
-    with suppress(ValueError):
-        return check_function(value)
-    raise ValueError("a mapping, or a function (module:function) that returns one")
+    try:
+        return value if isinstance(value, Mapping) else check_function(value)
+    except ValueError:
+        raise ValueError("a mapping, or a function (module:function) that returns one") from None
 
 
 #: The metadata of a field of `Graph` that has steps, by name. Their class implements `Step`, and is
@@ -107,9 +82,9 @@ class Graph:
     """Namespaces, exchanges, links and processors, by name.
 
     `max_hops`: the number of exchanges that a message may go through. `system`: a mapping that all
-    functions of processors share, or a function that returns it. A `module:function` is called once
-    in each Python process. `errors`: the default error queue of processors that work on rows.
-    `provenance`: whether processors set the header `x-provenance` on their messages.
+    functions of processors share, or a function (or its `module:function`) that returns it, which
+    is called once in each Python process. `errors`: the default error queue of processors that work
+    on rows. `provenance`: whether processors set the header `x-provenance` on their messages.
     """
 
     __pydantic_config__ = DECLARATION_CONFIG
@@ -157,29 +132,25 @@ class Graph:
         `max_hops` ends a message that goes around through exchanges.
         """
         queue_graph, names = self._queue_graph(), list(self.steps)
-        components = (queue_graph.subgraph(one) for one in nx.strongly_connected_components(queue_graph))
-        found_cycles = (
-            [queue_graph.edges[edge]["step"] for edge in nx.find_cycle(one)]
-            for one in components
-            if one.number_of_edges()
-        )
-        rotated = []
-        for ring in found_cycles:
-            first = ring.index(min(ring, key=names.index))
-            rotated.append(ring[first:] + ring[:first])
-        return sorted(rotated, key=lambda ring: names.index(ring[0]))
+        cycles = []
+        for queues in nx.strongly_connected_components(queue_graph):
+            component = queue_graph.subgraph(queues)
+            if component.number_of_edges():
+                ring = [queue_graph.edges[edge]["step"] for edge in nx.find_cycle(component)]
+                first = ring.index(min(ring, key=names.index))
+                cycles.append(ring[first:] + ring[:first])
+        return sorted(cycles, key=lambda ring: names.index(ring[0]))
 
     def cyclic_destinations(self) -> dict[str, set[Place]]:
         """Return the destinations from which messages can come back, by the name of their step."""
         components = nx.strongly_connected_components(self._queue_graph())
         component_of = {place: number for number, knot in enumerate(components) for place in knot}
-        cyclic = {
-            name: {
-                to.place for to in one.dst if any(component_of[to.place] == component_of[src] for src in one.sources)
-            }
-            for name, one in self.steps.items()
-        }
-        return {name: places for name, places in cyclic.items() if places}
+        cyclic: dict[str, set[Place]] = {}
+        for name, one in self.steps.items():
+            own = {component_of[src] for src in one.sources}
+            if places := {to.place for to in one.dst if component_of.get(to.place) in own}:
+                cyclic[name] = places
+        return cyclic
 
     def _queue_graph(self) -> nx.DiGraph[Place]:
         """Return a graph of the queues; an edge has the `step` that leads from one to the other."""
@@ -221,11 +192,4 @@ def section_nouns(graph: type[Graph]) -> dict[str, str]:
 
 def isomorphic(one: Graph, other: Graph) -> bool:
     """Return whether two graphs are equal except for the names of queues, steps and stores."""
-    return bool(
-        nx.is_isomorphic(
-            one.topology(),
-            other.topology(),
-            node_match=lambda a, b: a["kind"] == b["kind"],
-            edge_match=lambda a, b: a["role"] == b["role"],
-        )
-    )
+    return bool(nx.is_isomorphic(one.topology(), other.topology(), node_match=eq, edge_match=eq))

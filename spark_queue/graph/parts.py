@@ -6,10 +6,11 @@ import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticKnownError
 
 from spark_queue.options.parsers import consumer_name, duration
 
@@ -34,12 +35,13 @@ def _parse_namespace(value: Any) -> Any:
 def _check_expression(value: Any) -> Any:
     """Return an expression: SQL text, a Column, or a callable that returns a Column.
 
-    A number or a boolean becomes SQL text. Raises `ValueError` for any other value.
+    A number or a boolean becomes SQL text. Raises `PydanticKnownError` for a blank text, and
+    `ValueError` for any other value.
     """
     if isinstance(value, bool | int | float):
         return json.dumps(value)
     if isinstance(value, str) and not value.strip():
-        raise ValueError("not empty")
+        raise PydanticKnownError("string_too_short", {"min_length": 1})
     if isinstance(value, str) or type(value).__name__ == "Column" or callable(value):
         return value
     raise ValueError("SQL text, a Column, or a callable that returns a Column")
@@ -132,6 +134,11 @@ PlaceOrText = Annotated[Place, BeforeValidator(parse_place)]
 
 #: A namespace, or its URL.
 NamespaceOrUrl = Annotated[Namespace, BeforeValidator(_parse_namespace)]
+
+
+def in_namespace(place: Any, ns: str) -> Any:
+    """Return a place or a destination in the namespace that it names, or else in this one."""
+    return replace(place, ns=place.ns or ns)
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,12 @@
 """Processors: steps that call a function between queues; each input is delivered exactly once.
 
     processors:
-      orders: {out: local/orders}                        # a source: `graph.send(...)` fills its queue
-      add:                                               # a join: rows of the n-th messages of both
+      orders: {out: local/orders}                    # a source: `graph.send(...)` fills its queue
+      add:                                           # a join: rows of the n-th messages of both
         in: {left: local/left, right: local/right}
         out: {sum: local/sums}
         fn: work.numbers:add
-        rows: true                                       # call it for each row
+        rows: true                                   # call it for each row
         errors: local/errors
 
 The kind of a processor follows from its shape: see `Processor.kind`. This module has the
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
@@ -33,9 +33,10 @@ from spark_queue.graph.parts import (
     PlaceOrText,
     as_list,
     get_field,
+    in_namespace,
     parse_place,
 )
-from spark_queue.graph.step import RESERVED_OPTIONS, Edge, InputQueue, Outline, QueueReference
+from spark_queue.graph.step import RESERVED_OPTIONS, Edge, InputQueue, Outline, QueueReference, Step
 from spark_queue.options.values import AT_MOST_ONCE
 
 #: `source`: only a queue that `send` fills. `sink`: no output. `pipe`: one input, one output.
@@ -45,17 +46,6 @@ Kind = Literal["source", "sink", "pipe", "join", "alts", "fork", "imperative"]
 
 #: The keys with queues by binding.
 _QUEUE_KEYS = ("in", "alts", "out", "tailers", "appenders")
-
-#: The outlines of a source and a sink; other kinds have `_OUTLINE`.
-_OUTLINES = {
-    "source": Outline("cds", "#d9efdc", "filled"),
-    "sink": Outline("component", "#e6dcf2", "filled"),
-}
-_OUTLINE = Outline("component", "#d9efdc", "filled")
-
-_P = TypeVar("_P", bound=Place)
-
-_CONFIG = ConfigDict(**DECLARATION_CONFIG, populate_by_name=True)
 
 
 @dataclass(frozen=True)
@@ -70,9 +60,6 @@ class Input(Place):
     def place(self) -> Place:
         """The queue without the mode."""
         return Place(self.queue, self.ns)
-
-    def __str__(self) -> str:
-        return str(self.place)
 
 
 def _parse_input(value: Any) -> Any:
@@ -106,7 +93,7 @@ TextList = Annotated[list[str], BeforeValidator(as_list)]
 
 
 @dataclass(frozen=True)
-class Processor:
+class Processor(Step):
     """A step that calls a function between queues.
 
     `in_` (in a file: `in`): its inputs by binding. A row has one message of each input, the n-th of
@@ -131,7 +118,7 @@ class Processor:
     the messages.
     """
 
-    __pydantic_config__ = _CONFIG
+    __pydantic_config__ = ConfigDict(**DECLARATION_CONFIG, populate_by_name=True)
 
     section: ClassVar[str] = "processors"
     noun: ClassVar[str] = "processor"
@@ -174,7 +161,7 @@ class Processor:
         """Whether its function is called for each row of messages."""
         return self.kind == "imperative" or (self.rows and self.kind != "source")
 
-    # --- the queues around it -----------------------------------------------------------------------------------
+    # --- the queues around it ---------------------------------------------------------------------
 
     @property
     def inputs(self) -> dict[str, Input]:
@@ -207,11 +194,6 @@ class Processor:
         return [*self.dst, *([self.errors] if self.errors else [])]
 
     @property
-    def unrouted_queues(self) -> Mapping[Place, str]:
-        """None: a failed row goes to its error queue, or is retried."""
-        return {}
-
-    @property
     def entry(self) -> Place | None:
         """The queue of a source."""
         return self.dst[0] if self.kind == "source" else None
@@ -225,28 +207,20 @@ class Processor:
         """The delivery that applies."""
         return self.delivery
 
-    def written_namespaces(self) -> list[str]:
-        """Return the namespaces that it writes to.
-
-        That of its first input is one of them: the ledger of its sink is always there.
-        """
-        places = [*self.sources[:1], *self.dst, *([self.errors] if self.errors else [])]
-        return list(dict.fromkeys(one.ns for one in places))
-
     def config(self) -> dict[str, Any]:
         """Return its queues, filters and delivery in the types of JSON, without empty fields."""
-        queues = {name: {key: str(one) for key, one in places.items()} for name, places in self._bindings()}
+        bindings = self._bindings().items()
+        queues = {key: {name: str(one) for name, one in places.items()} for key, places in bindings}
         declared: dict[str, Any] = {name: places for name, places in queues.items() if places}
         declared |= {name: words for name in ("types", "topics") if (words := getattr(self, name))}
         if self.errors is not None:
             declared["errors"] = str(self.errors)
         return declared | {"delivery": self.delivery}
 
-    def _bindings(self) -> list[tuple[str, Mapping[str, Place]]]:
-        values = {one.name.rstrip("_"): getattr(self, one.name) for one in fields(self)}
-        return [(name, values[name]) for name in _QUEUE_KEYS]
+    def _bindings(self) -> dict[str, Mapping[str, Place]]:
+        return {key: getattr(self, "in_" if key == "in" else key) for key in _QUEUE_KEYS}
 
-    # --- how it is read from a file and checked -----------------------------------------------------------------
+    # --- how it is read from a file and checked ---------------------------------------------------
 
     @classmethod
     def queue_references(cls, raw: Any) -> Iterator[QueueReference]:
@@ -269,20 +243,15 @@ class Processor:
             yield QueueReference(("errors",), errors, not reads)
 
     def with_defaults(self, name: str, default_namespace: str, errors: Place | None) -> Self:
-        """Return it with its namespaces, the queue of a source, and the error queue of its graph."""
-        in_, alts = (
-            {key: _in_namespace(default_namespace, place) for key, place in places.items()}
-            for places in (self.in_, self.alts)
-        )
-        namespace = next((first.ns for first in [*in_.values(), *alts.values()]), default_namespace)
-        out, tailers, appenders = (
-            {key: _in_namespace(namespace, place) for key, place in places.items()}
-            for places in (self.out, self.tailers, self.appenders)
-        )
+        """Return it with its namespaces, and its defaults for `out` and `errors`."""
+        ns = (self.src.ns if self.src else "") or default_namespace
+        in_, alts = (_in_namespace(places, default_namespace) for places in (self.in_, self.alts))
+        out, tailers, appenders = (_in_namespace(one, ns) for one in (self.out, self.tailers, self.appenders))
         if self.kind == "source" and not self.out:
             out = {name: Place(name, default_namespace)}
         error_queue = errors if self.by_row else None
-        error_queue = _in_namespace(namespace, self.errors) if self.errors else error_queue
+        if self.errors:
+            error_queue = in_namespace(self.errors, ns)
         return replace(self, in_=in_, alts=alts, out=out, tailers=tailers, appenders=appenders, errors=error_queue)
 
     def contradictions(self) -> Iterator[tuple[FieldPath, str]]:
@@ -291,7 +260,7 @@ class Processor:
             yield ("alts",), "give either `in` (a message of every input) or `alts` (of one input), not both"
         if len(self.alts) == 1:
             yield ("alts",), "needs at least two queues: for one, use `in`"
-        for key, places in self._bindings():
+        for key, places in self._bindings().items():
             bound_to: dict[Place, str] = {}
             for binding, place in places.items():
                 if (other := bound_to.setdefault(place.place, binding)) != binding:
@@ -337,7 +306,7 @@ class Processor:
             for binding, one in inputs.items():
                 yield InputQueue((key, binding), one.place, one.mode == "log")
 
-    # --- how it is drawn ----------------------------------------------------------------------------------------
+    # --- how it is drawn --------------------------------------------------------------------------
 
     @property
     def caption(self) -> str:
@@ -345,14 +314,11 @@ class Processor:
         return "" if self.kind == "source" else self.kind
 
     @property
-    def title(self) -> str:
-        """Its kind."""
-        return self.kind
-
-    @property
     def outline(self) -> Outline:
-        """The outline of its kind."""
-        return _OUTLINES.get(self.kind, _OUTLINE)
+        """The outline of its kind: a source is an arrow, and a sink has another color."""
+        shape = "cds" if self.kind == "source" else "component"
+        color = "#e6dcf2" if self.kind == "sink" else "#d9efdc"
+        return Outline(shape, color, "filled")
 
     def edges_in(self) -> list[Edge]:
         """Return one edge for each queue that it reads.
@@ -387,5 +353,5 @@ class Processor:
         }
 
 
-def _in_namespace(ns: str, place: _P) -> _P:
-    return replace(place, ns=place.ns or ns)
+def _in_namespace(places: Mapping[str, Place], ns: str) -> dict[str, Any]:
+    return {name: in_namespace(one, ns) for name, one in places.items()}

@@ -5,7 +5,8 @@
         return {"sum": {"n": total}} if total else None
 
     def add(process, df):                                      # on DataFrames
-        n = [F.try_variant_get(F.try_parse_json(f"{one}.payload"), "$.n", "int") for one in ("left", "right")]
+        json = [F.try_parse_json(f"{one}.payload") for one in ("left", "right")]
+        n = [F.try_variant_get(one, "$.n", "int") for one in json]
         return {"sum": F.struct((n[0] + n[1]).alias("n"))}
 
 A function on rows returns a mapping from outputs to messages. A message is a payload, an `Output`
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -131,16 +132,9 @@ def error_message(
 def to_jsonable(value: Any) -> Json:
     """Return a value in the types of JSON; the `repr` of a value that JSON cannot represent."""
     if isinstance(value, Message | Output):
-        return {
-            "id": to_jsonable(value.id),
-            "payload": to_jsonable(value.payload),
-            "headers": to_jsonable(value.headers),
-        }
-    try:
+        return {name: to_jsonable(getattr(value, name)) for name in ("id", "payload", "headers")}
+    with suppress(MessageError, ValueError):
         plain: Json = load_json(as_json(*encode(value)))
-    except (MessageError, ValueError):
-        pass
-    else:
         return plain
     if isinstance(value, Mapping):
         return {str(key): to_jsonable(one) for key, one in value.items()}
@@ -157,8 +151,3 @@ def _exception_chain(error: BaseException) -> Iterator[BaseException]:
         seen.add(id(cause))
         yield cause
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
-
-
-def payload_json(output: Output) -> bytes:
-    """Return the payload as JSON text. Raises `MessageError` if JSON cannot represent it."""
-    return as_json(*encode(output.payload))

@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from html import escape
 from importlib.util import find_spec
 from typing import Any, Protocol
@@ -55,6 +55,10 @@ class StepTraffic(Protocol):
     def pushed(self) -> Mapping[str, int]: ...  # noqa: D102
 
 
+#: The sizes of queues, and the traffic of steps by name, if they are known.
+SizesByQueue = Mapping[Place, CountsByState]
+TrafficByStep = Mapping[str, StepTraffic]
+
 #: The states of messages that a picture counts.
 COUNTED_STATES = ("ready", "scheduled", "reserved")
 
@@ -76,17 +80,13 @@ sys.stdout.buffer.write(pygraphviz.AGraph(sys.stdin.read()).draw(format="svg", p
 
 
 def dot(
-    graph: Graph,
-    sizes: Mapping[Place, CountsByState] | None = None,
-    traffic: Mapping[str, StepTraffic] | None = None,
-    *,
-    direction: str = "LR",
+    graph: Graph, sizes: SizesByQueue | None = None, traffic: TrafficByStep | None = None, *, direction: str = "LR"
 ) -> graphviz.Digraph:
     """Return the graph as a drawing for Graphviz; `.source` is its text.
 
-    `traffic`: the traffic of each step, by its name. `direction`: `LR`, from left to right, or
-    `TB`, from top to bottom.
+    `direction`: `LR`, from left to right, or `TB`, from top to bottom.
     """
+    sizes, traffic = sizes or {}, traffic or {}
     looks = {"rankdir": direction, "bgcolor": "white", "nodesep": "0.12", "ranksep": "0.25"}
     made = graphviz.Digraph("exchanges", graph_attr=looks)
     font = {"fontname": "Helvetica,Arial,sans-serif"}
@@ -95,35 +95,35 @@ def dot(
     colors = dict(zip(graph.namespaces, NAMESPACE_COLORS * len(graph.namespaces), strict=False))
     for place in _queues_to_draw(graph, sizes, traffic):
         small = f'<font point-size="10" color="#52606d">{escape(place.ns)}/</font>'
-        lines = [small, f"<b>{escape(place.queue)}</b>", *_sizes_text(place, sizes)]
-        made.node(_node_id(place), f"<{'<br/>'.join(lines)}>", shape="box", fillcolor=colors[place.ns])
-    cyclic = graph.cyclic_destinations()
+        lines = [small, f"<b>{escape(place.queue)}</b>", _sizes_text(place, sizes)]
+        label = "<br/>".join(filter(None, lines))
+        made.node(_node_id(place), f"<{label}>", shape="box", fillcolor=colors[place.ns])
+    loops = graph.cyclic_destinations()
     taken = {one.place for step in graph.steps.values() for one in step.edges_in()}
     bold = {"penwidth": "2.2", "color": "#c2410c"}
     for name, step in graph.all_steps.items():
         form, color, style = step.outline
-        made.node(f"x {name}", graphviz.escape(_node_text(name, step)), shape=form, style=style, fillcolor=color)
+        text = f"{name}\n{step.caption}" if step.caption else name
+        made.node(f"x {name}", graphviz.escape(text), shape=form, style=style, fillcolor=color)
         inputs, outputs = step.edges_in(), [*step.edges_out(), *_unrouted_edges(name, step, traffic)]
+        received = f"{traffic[name].received:,}" if name in traffic and len(inputs) == 1 else ""
+        cyclic = loops.get(name, ())
         for one in inputs:
-            number = _received_text(traffic, name) if len(inputs) == 1 else ""
-            text = _edge_label(number, [one.name])
-            made.edge(_node_id(one.place), f"x {name}", label=text, **(bold if name in cyclic else {}))
+            text = _edge_label(received, [one.name])
+            made.edge(_node_id(one.place), f"x {name}", label=text, **(bold if cyclic else {}))
         last = [one.place for one in outputs if one.place not in taken]
         lower = set(last[1::2]) if direction == "TB" else set()  # two rows are narrower
         for one in outputs:
-            looks = dict(bold) if _is_cyclic(name, one, cyclic) else {}
+            looks = dict(bold) if _is_cyclic(one, cyclic) else {}
             looks |= {} if one.role == "out" else {"style": "dashed"}
             looks |= {"minlen": "3"} if one.place in lower else {}
-            text = _edge_label(
-                _pushed_text(traffic, name, step, one.place), _wrap_label(_edge_text(one, LONGEST_DRAWN_SELECTOR))
-            )
+            pushed = _pushed_text(traffic, name, step, one.place)
+            text = _edge_label(pushed, _wrap_label(_edge_text(one, LONGEST_DRAWN_SELECTOR)))
             made.edge(f"x {name}", _node_id(one.place), label=text, **looks)
     return made
 
 
-def svg(
-    graph: Graph, sizes: Mapping[Place, CountsByState] | None = None, traffic: Mapping[str, StepTraffic] | None = None
-) -> str:
+def svg(graph: Graph, sizes: SizesByQueue | None = None, traffic: TrafficByStep | None = None) -> str:
     """Return the graph as SVG, in the direction that fits into a page. Needs Graphviz.
 
     Raises `UsageError` if neither the program `dot` nor the package `pygraphviz` is installed.
@@ -152,16 +152,12 @@ def _render_svg(made: graphviz.Digraph) -> tuple[int, int, str]:
     return width, height, re.sub(r'="(\d+)pt"', r'="\1"', text, count=2)
 
 
-def to_json(graph: Graph, sizes: Mapping[Place, CountsByState] | None = None) -> dict[str, Any]:
+def to_json(graph: Graph, sizes: SizesByQueue | None = None) -> dict[str, Any]:
     """Return the graph as a JSON object, without URLs."""
     loops = graph.cyclic_destinations()
-    known = sizes or {}
+    sizes = sizes or {}
     return {
-        "queues": [
-            {"queue": str(place)}
-            | ({word: getattr(known[place], word) for word in COUNTED_STATES} if place in known else {})
-            for place in _queues_to_draw(graph, sizes)
-        ],
+        "queues": [{"queue": str(place), **_counts(place, sizes)} for place in _queues_to_draw(graph, sizes, {})],
         **{
             section: [
                 {"name": name, **one.to_json(loops.get(name, ()))} for name, one in getattr(graph, section).items()
@@ -172,92 +168,72 @@ def to_json(graph: Graph, sizes: Mapping[Place, CountsByState] | None = None) ->
     }
 
 
-def tree(graph: Graph, sizes: Mapping[Place, CountsByState] | None = None) -> Iterator[tuple[int, str]]:
+def tree(graph: Graph, sizes: SizesByQueue | None = None) -> Iterator[tuple[int, str]]:
     """Yield the graph as lines of text with their depths.
 
     Below a queue are the steps that read it, and below a step its destinations. A step with several
     inputs is below the first one, and names the others.
     """
-    cyclic, steps = graph.cyclic_destinations(), graph.all_steps
+    sizes = sizes or {}
+    loops, steps = graph.cyclic_destinations(), graph.all_steps
     inputs = {name: [one.place for one in step.edges_in()] for name, step in steps.items()}
     for name, step in steps.items():
         if not inputs[name]:
             yield 0, _tree_text(name, step)
-            yield from _destination_lines(name, step, 1, cyclic, sizes)
-    for src in dict.fromkeys(place for places in inputs.values() for place in places[:1]):
-        yield 0, " ".join([str(src), *_sizes_text(src, sizes, "({})")])
+            yield from _destination_lines(step, 1, loops.get(name, ()), sizes)
+    sources = dict.fromkeys(place for places in inputs.values() for place in places[:1])
+    for src in sources:
+        yield 0, _queue_text(src, sizes)
         for name, step in steps.items():
             if inputs[name][:1] != [src]:
                 continue
             others = " and ".join(map(str, inputs[name][1:]))
             how = "with" if step.needs_all else "or from"
             yield 1, f"{_tree_text(name, step)}{f', {how} {others}' if others else ''}"
-            yield from _destination_lines(name, step, 2, cyclic, sizes)
-    shown = {place for places in inputs.values() for place in places[:1]}
-    shown |= {one.place for step in steps.values() for one in step.edges_out()}
-    for place in _queues_to_draw(graph, sizes):
+            yield from _destination_lines(step, 2, loops.get(name, ()), sizes)
+    shown = {*sources, *(one.place for step in steps.values() for one in step.edges_out())}
+    for place in _queues_to_draw(graph, sizes, {}):
         if place not in shown:
-            yield 0, " ".join([str(place), *_sizes_text(place, sizes, "({})")])
+            yield 0, _queue_text(place, sizes)
 
 
 def _destination_lines(
-    name: str,
-    step: Step,
-    depth: int,
-    cyclic: Mapping[str, set[Place]],
-    sizes: Mapping[Place, CountsByState] | None,
+    step: Step, depth: int, cyclic: Collection[Place], sizes: SizesByQueue
 ) -> Iterator[tuple[int, str]]:
     for one in step.edges_out():
-        parts = [f"→ {one.place}", *_sizes_text(one.place, sizes, "({})")]
+        parts = [f"→ {_queue_text(one.place, sizes)}"]
         parts += ["if"] if one.selector else []
         parts += filter(None, [_edge_text(one._replace(name="")), "errors" if one.role == "errors" else ""])
-        parts += ["↻ cycle"] if _is_cyclic(name, one, cyclic) else []
+        parts += ["↻ cycle"] if _is_cyclic(one, cyclic) else []
         yield depth, " ".join(parts)
 
 
-def _is_cyclic(name: str, arrow: Edge, cyclic: Mapping[str, set[Place]]) -> bool:
+def _is_cyclic(arrow: Edge, cyclic: Collection[Place]) -> bool:
     """Return whether a message that a step writes there can come back to it."""
-    return arrow.role == "out" and arrow.place in cyclic.get(name, ())
+    return arrow.role == "out" and arrow.place in cyclic
 
 
-def _queues_to_draw(
-    graph: Graph, sizes: Mapping[Place, CountsByState] | None, traffic: Mapping[str, StepTraffic] | None = None
-) -> list[Place]:
+def _queues_to_draw(graph: Graph, sizes: SizesByQueue, traffic: TrafficByStep) -> list[Place]:
     """Return the queues to draw; a queue for messages without a route only if it has some."""
-    known = sizes or {}
-    filled = [
-        one
-        for one in graph.unrouted_queues()
-        if one in known and any(getattr(known[one], word) for word in COUNTED_STATES)
-    ]
+    filled = [one for one in graph.unrouted_queues() if any(_counts(one, sizes).values())]
     lost = [one.place for name, step in graph.steps.items() for one in _unrouted_edges(name, step, traffic)]
     return list(dict.fromkeys([*graph.queues(), *filled, *lost]))
-
-
-def _node_text(name: str, step: Step) -> str:
-    """Return the name of a step, with its caption on the next line."""
-    return f"{name}\n{step.caption}" if step.caption else name
 
 
 def _tree_text(name: str, step: Step) -> str:
     return f"{name} ({step.title})" if step.title else name
 
 
-def _unrouted_edges(name: str, step: Step, traffic: Mapping[str, StepTraffic] | None) -> list[Edge]:
+def _unrouted_edges(name: str, step: Step, traffic: TrafficByStep) -> list[Edge]:
     """Return edges to the queues of messages that a step could not pass on, if there were some."""
-    if traffic is None or name not in traffic:
+    if name not in traffic:
         return []
     return [Edge(place, "lost") for place, counter in step.unrouted_queues.items() if getattr(traffic[name], counter)]
 
 
-def _received_text(traffic: Mapping[str, StepTraffic] | None, name: str) -> str:
-    """Return the number of messages that a step has received, or an empty text if it is unknown."""
-    return "" if traffic is None or name not in traffic else f"{traffic[name].received:,}"
-
-
-def _pushed_text(traffic: Mapping[str, StepTraffic] | None, name: str, step: Step, to: Place) -> str:
+def _pushed_text(traffic: TrafficByStep, name: str, step: Step, to: Place) -> str:
     """Return the number of messages that a step has written to a queue, or an empty text."""
-    if traffic is None or name not in traffic:
+    if name not in traffic:
         return ""
     counter = step.unrouted_queues.get(to)
     number = getattr(traffic[name], counter) if counter else traffic[name].pushed.get(str(to))
@@ -267,19 +243,26 @@ def _pushed_text(traffic: Mapping[str, StepTraffic] | None, name: str, step: Ste
 def _edge_text(arrow: Edge, longest: int = LONGEST_SELECTOR) -> str:
     """Return the text of an edge: its name, its selector, and the fields that change."""
     selector = arrow.selector if len(arrow.selector) <= longest else arrow.selector[: longest - 1] + "…"
-    return " ".join(
-        filter(
-            None, [arrow.name, selector, f"[sets {', '.join(arrow.changed_fields)}]" if arrow.changed_fields else ""]
-        )
-    )
+    changes = f"[sets {', '.join(arrow.changed_fields)}]" if arrow.changed_fields else ""
+    return " ".join(filter(None, [arrow.name, selector, changes]))
 
 
-def _sizes_text(place: Place, sizes: Mapping[Place, CountsByState] | None, form: str = "{}") -> list[str]:
-    """Return `1,200 ready, 3 reserved` in a list, which is empty if the sizes are unknown."""
-    if sizes is None or place not in sizes:
-        return []
-    words = {word: getattr(sizes[place], word) for word in COUNTED_STATES}
-    return [form.format(", ".join(f"{number:,} {word}" for word, number in words.items() if number) or "empty")]
+def _counts(place: Place, sizes: SizesByQueue) -> dict[str, int]:
+    """Return the numbers of messages of a queue by state; empty if they are unknown."""
+    return {word: getattr(sizes[place], word) for word in COUNTED_STATES} if place in sizes else {}
+
+
+def _sizes_text(place: Place, sizes: SizesByQueue) -> str:
+    """Return `1,200 ready, 3 reserved`, or an empty text if the sizes are unknown."""
+    if place not in sizes:
+        return ""
+    counts = _counts(place, sizes)
+    return ", ".join(f"{number:,} {word}" for word, number in counts.items() if number) or "empty"
+
+
+def _queue_text(place: Place, sizes: SizesByQueue) -> str:
+    """Return the name of a queue, with its sizes in parentheses if they are known."""
+    return f"{place} ({_sizes_text(place, sizes)})" if place in sizes else str(place)
 
 
 def _node_id(place: Place) -> str:

@@ -1,6 +1,6 @@
 """The interface of a step of a graph.
 
-Each kind of step is a class that implements `Step`, and a field of `Graph`. No other code knows the
+Each kind of step is a subclass of `Step`, and a field of `Graph`. No other code knows the
 kinds: loading, checks, drawings and the runner use only this interface.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
 
-from spark_queue.graph.parts import ConsumerSettings, FieldPath, Place, PlaceOrText, get_field
+from spark_queue.graph.parts import ConsumerSettings, FieldPath, Place, PlaceOrText, get_field, in_namespace
 
 
 class Target(Protocol):
@@ -66,8 +66,25 @@ class Outline(NamedTuple):
     style: str
 
 
+#: The options of `format("queue")` that a step sets itself, each with the remedy.
+RESERVED_OPTIONS = {
+    "url": "set the URL of the namespace instead",
+    "queue": "set `src` instead",
+    "consumer": "the name of the step is the consumer",
+    "delivery": "set `delivery` of the step instead",
+    "maxRecordsPerTrigger": "set `consumer: {wsize: …}` instead",
+    "numPartitions": "set `consumer: {parallel: …}` instead",
+    "payloadFormat": "selectors and functions on rows read JSON",
+    "layout": "set ?layout= in the URL of the namespace instead",
+    "inputs": "set `in` or `alts` of a processor instead",
+    "combine": "set `in` or `alts` of a processor instead",
+    "urls": "set `namespaces` instead",
+    "mode": "set `mode` of an input of a processor instead",
+}
+
+
 class Step(Protocol):
-    """A step as a graph declares it.
+    """The base class of a step as a graph declares it.
 
     `section`: the field of `Graph` with the steps of this kind. `noun`: the word for one of them.
     `runner`: its `RunnableStep`, as `module:class`. `exclusive`: whether no other step may read its
@@ -79,11 +96,33 @@ class Step(Protocol):
     runner: ClassVar[str]
     exclusive: ClassVar[bool]
 
-    # --- the queues around it -----------------------------------------------------------------------------------
+    if TYPE_CHECKING:  # at run time, a property would be the default of the field of this name
+
+        @property
+        def src(self) -> Place | None:
+            """The first queue that it reads, if any."""
+
+        @property
+        def dst(self) -> Sequence[Target]:
+            """The destinations of its outputs."""
+
+        @property
+        def consumer(self) -> ConsumerSettings:
+            """The size of its batches, and the number of its tasks."""
+
+        @property
+        def options(self) -> dict[str, str]:
+            """More options of its reader."""
+
+        @property
+        def every(self) -> int:
+            """The minimum time between the starts of two batches (ms)."""
 
     @property
-    def src(self) -> Place | None:
-        """The first queue that it reads, if any."""
+    def guarantee(self) -> str:
+        """The delivery that applies."""
+
+    # --- the queues around it ---------------------------------------------------------------------
 
     @property
     def sources(self) -> list[Place]:
@@ -94,16 +133,13 @@ class Step(Protocol):
         """Whether a batch needs messages in all sources, and not only in one."""
 
     @property
-    def dst(self) -> Sequence[Target]:
-        """The destinations of its outputs."""
-
-    @property
     def written_queues(self) -> list[Place]:
         """The queues that it writes and counts, the error queue last."""
 
     @property
     def unrouted_queues(self) -> Mapping[Place, str]:
         """The queues for messages that it cannot pass on, each with its counter in `Traffic`."""
+        return {}
 
     @property
     def entry(self) -> Place | None:
@@ -111,29 +147,9 @@ class Step(Protocol):
 
     def other_queues(self) -> list[Place]:
         """Return its queues that are neither inputs nor outputs."""
+        return []
 
-    def written_namespaces(self) -> list[str]:
-        """Return the namespaces that it writes to."""
-
-    # --- how it reads -------------------------------------------------------------------------------------------
-
-    @property
-    def consumer(self) -> ConsumerSettings:
-        """The size of its batches, and the number of its tasks."""
-
-    @property
-    def options(self) -> dict[str, str]:
-        """More options of its reader."""
-
-    @property
-    def every(self) -> int:
-        """The minimum time between the starts of two batches (ms)."""
-
-    @property
-    def guarantee(self) -> str:
-        """The delivery that applies."""
-
-    # --- how it is read from a file and checked -----------------------------------------------------------------
+    # --- how it is read from a file and checked ---------------------------------------------------
 
     @classmethod
     def queue_references(cls, raw: Any) -> Iterator[QueueReference]:
@@ -151,18 +167,21 @@ class Step(Protocol):
 
     def contradictions(self) -> Iterator[tuple[FieldPath, str]]:
         """Yield settings that exclude each other: the path, and the remedy."""
+        yield from ()
 
     def refused_options(self) -> Mapping[str, str]:
         """Return the options of `format("queue")` that it sets itself, each with the remedy."""
+        return RESERVED_OPTIONS
 
     def input_queues(self) -> Iterator[InputQueue]:
         """Yield the queues that it reads, to find steps that compete for a queue."""
 
-    # --- how it is drawn ----------------------------------------------------------------------------------------
+    # --- how it is drawn --------------------------------------------------------------------------
 
     @property
     def kind(self) -> str:
-        """The kind of its node in the topology of a graph."""
+        """The kind of its node in the topology of a graph: its noun by default."""
+        return self.noun
 
     @property
     def caption(self) -> str:
@@ -170,7 +189,8 @@ class Step(Protocol):
 
     @property
     def title(self) -> str:
-        """The text after its name in a tree, which has no shapes."""
+        """The text after its name in a tree, which has no shapes: its kind by default."""
+        return self.kind
 
     @property
     def outline(self) -> Outline:
@@ -189,31 +209,13 @@ class Step(Protocol):
         """
 
 
-#: The options of `format("queue")` that a step sets itself, each with the remedy.
-RESERVED_OPTIONS = {
-    "url": "set the URL of the namespace instead",
-    "queue": "set `src` instead",
-    "consumer": "the name of the step is the consumer",
-    "delivery": "set `delivery` of the step instead",
-    "maxRecordsPerTrigger": "set `consumer: {wsize: …}` instead",
-    "numPartitions": "set `consumer: {parallel: …}` instead",
-    "payloadFormat": "selectors and functions on rows read JSON",
-    "layout": "set ?layout= in the URL of the namespace instead",
-    "inputs": "set `in` or `alts` of a processor instead",
-    "combine": "set `in` or `alts` of a processor instead",
-    "urls": "set `namespaces` instead",
-    "mode": "set `mode` of an input of a processor instead",
-}
-
-
 @dataclass(frozen=True)
-class SingleSourceStep:
+class SingleSourceStep(Step):
     """Defaults for a step with one source.
 
     The field `dst` has its destinations.
     """
 
-    noun: ClassVar[str]
     exclusive: ClassVar[bool] = False
     entry: ClassVar[Place | None] = None
     needs_all: ClassVar[bool] = True
@@ -221,12 +223,6 @@ class SingleSourceStep:
     outline: ClassVar[Outline] = Outline("box", "#ffe9c7", "filled,rounded")
 
     src: PlaceOrText
-
-    if TYPE_CHECKING:  # at run time the property would be the default of the field
-
-        @property
-        def dst(self) -> Sequence[Target]:
-            """Its destinations."""
 
     @property
     def sources(self) -> list[Place]:
@@ -237,19 +233,6 @@ class SingleSourceStep:
     def written_queues(self) -> list[Place]:
         """Its destinations."""
         return [one.place for one in self.dst]
-
-    @property
-    def unrouted_queues(self) -> Mapping[Place, str]:
-        """None, since it passes on all messages."""
-        return {}
-
-    def other_queues(self) -> list[Place]:
-        """Return none."""
-        return []
-
-    def written_namespaces(self) -> list[str]:
-        """Return the namespace of its source, and those of its destinations."""
-        return list(dict.fromkeys([self.src.ns, *(one.place.ns for one in self.dst)]))
 
     @classmethod
     def queue_references(cls, raw: Any) -> Iterator[QueueReference]:
@@ -264,32 +247,13 @@ class SingleSourceStep:
 
     def with_defaults(self, name: str, default_namespace: str, errors: Place | None) -> Self:
         """Return the step with its namespaces filled in."""
-        src = replace(self.src, ns=self.src.ns or default_namespace)
-        to: Sequence[Any] = self.dst
-        facts: dict[str, Any] = {"dst": [replace(one, ns=one.ns or src.ns) for one in to]}
+        src = in_namespace(self.src, default_namespace)
+        facts: dict[str, Any] = {"dst": [in_namespace(one, src.ns) for one in self.dst]}
         return replace(self, src=src, **facts)
-
-    def contradictions(self) -> Iterator[tuple[FieldPath, str]]:
-        """Yield nothing."""
-        yield from ()
-
-    def refused_options(self) -> Mapping[str, str]:
-        """Return all options that a step may set itself."""
-        return RESERVED_OPTIONS
 
     def input_queues(self) -> Iterator[InputQueue]:
         """Yield its source."""
         yield InputQueue(("src",), self.src, shared=False)
-
-    @property
-    def kind(self) -> str:
-        """The noun."""
-        return self.noun
-
-    @property
-    def title(self) -> str:
-        """The noun."""
-        return self.noun
 
     def edges_in(self) -> list[Edge]:
         """Return one edge, from its source."""

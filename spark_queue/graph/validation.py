@@ -5,24 +5,27 @@ Types are checked first, then unknown namespaces, then contradictions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
+from functools import cache
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from spark_queue.errors import did_you_mean
+from spark_queue.errors import GraphError, did_you_mean
 from spark_queue.graph.file_mistakes import Mistake, graph_error, mistake_from_pydantic
 from spark_queue.graph.model import Graph, section_nouns, sections, step_classes
-from spark_queue.graph.parts import FieldPath, Place, SourceLocation, get_field, parse_place
+from spark_queue.graph.parts import FieldPath, Place, SourceLocation, get_field, in_namespace, parse_place
 from spark_queue.graph.step import RESERVED_OPTIONS, QueueReference, Step
 from spark_queue.options.masking import mask_if_url, masked_repr
+
+_adapter = cache(TypeAdapter)
 
 
 def check_graph(graph: Graph) -> Graph:
     """Return the graph with its defaults filled in. Raises `GraphError` with all its mistakes."""
-    return build_graph(graph, graph.origin)
+    return build_graph(graph, graph.origin, [], type(graph))
 
 
 def with_step(graph: Graph, name: str, step: Step) -> Graph:
@@ -31,55 +34,56 @@ def with_step(graph: Graph, name: str, step: Step) -> Graph:
 
 
 def without_step(graph: Graph, name: str) -> Graph:
-    """Return the graph without a step. Raises `GraphError` with all its mistakes."""
-    section = next(one for one in sections(graph) if name in getattr(graph, one))
-    return _replace_steps(
-        graph, section, {other: one for other, one in getattr(graph, section).items() if other != name}
-    )
+    """Return the graph without a step.
+
+    Raises `GraphError` if there is no such step, or with all mistakes of the graph.
+    """
+    for section in sections(graph):
+        steps = dict(getattr(graph, section))
+        if steps.pop(name, None):
+            return _replace_steps(graph, section, steps)
+    raise unknown_step("there is no step", name, graph.all_steps)
 
 
 def _replace_steps(graph: Graph, section: str, steps: Mapping[str, Any]) -> Graph:
     facts: dict[str, Any] = {section: steps}
-    made = replace(graph, **facts)
-    object.__setattr__(made, "origin", graph.origin)
-    return check_graph(made)
+    return build_graph(replace(graph, **facts), graph.origin, [], type(graph))
 
 
-def build_graph(
-    raw: Any,
-    origin: SourceLocation | None = None,
-    earlier: Iterable[Mistake] = (),
-    *,
-    graph_class: type[Graph] = Graph,
-) -> Graph:
+def unknown_step(problem: str, name: str, known: Collection[str]) -> GraphError:
+    """Return the error for an unknown name of a step, with similar names, or else all.
+
+    `problem`: the text before the name.
+    """
+    hint = did_you_mean(name, known) or f"; there are {', '.join(known) or 'none'}"
+    return GraphError(f"{problem} {name!r}{hint}", exchange=name)
+
+
+def build_graph(raw: Any, origin: SourceLocation, mistakes: list[Mistake], graph_class: type[Graph]) -> Graph:
     """Return the graph that a declaration describes. Raises `GraphError` with all mistakes.
 
-    `raw`: a mapping from a file, or a graph. `earlier`: mistakes that are known already.
-    `graph_class`: the class of the graph, unless `raw` is one.
+    `raw`: a mapping from a file, or a graph of the class `graph_class`. `mistakes`: those that are
+    known already.
     """
-    origin = origin or SourceLocation()
-    graph_class = type(raw) if isinstance(raw, Graph) else graph_class
-    mistakes = list(earlier)
+    graph: Graph | None = None
     try:
-        adapter = _ADAPTER if graph_class is Graph else TypeAdapter(graph_class)
-        graph = adapter.validate_python(raw)
+        graph = _adapter(graph_class).validate_python(raw)  # type: ignore[arg-type]  # it is hashable
     except ValidationError as error:
         mistakes += [
             mistake_from_pydantic(one, lambda path: allowed_keys(path, graph_class))
             for one in error.errors(include_url=False)
         ]
-        graph = None
-    mistakes += _unknown_references(raw if graph is None else graph, graph_class)
-    if graph is not None:
+    mistakes += _unknown_references(graph or raw, graph_class)
+    if graph:
         mistakes += _contradictions(graph)
-    if graph is None or mistakes:
+    if not graph or mistakes:
         raise graph_error(mistakes, origin, section_nouns(graph_class))
     graph = _fill_defaults(graph)
     object.__setattr__(graph, "origin", origin)
     return graph
 
 
-def allowed_keys(path: FieldPath, graph_class: type[Graph] = Graph) -> list[str]:
+def allowed_keys(path: FieldPath, graph_class: type[Graph]) -> list[str]:
     """Return the keys that are allowed at a path."""
     kind: Any = graph_class
     for part in path:
@@ -101,7 +105,7 @@ def _child_type(kind: Any, part: str) -> Any:
 def _fill_defaults(graph: Graph) -> Graph:
     """Fill in the defaults of the graph and of its steps."""
     only = _default_namespace(graph)
-    errors = replace(graph.errors, ns=graph.errors.ns or only) if graph.errors else None
+    errors = in_namespace(graph.errors, only) if graph.errors else None
     facts: dict[str, Any] = {
         section: {name: one.with_defaults(name, only, errors) for name, one in getattr(graph, section).items()}
         for section in sections(graph)
@@ -126,11 +130,9 @@ def _unknown_references(raw: Any, graph_class: type[Graph]) -> Iterator[Mistake]
         ns = get_field(parse_place(place), "ns")
         if ns and ns not in names:
             whole = place if isinstance(place, str) else f"{ns}/{get_field(place, 'queue')}"
-            shown = (
-                masked_repr(str(ns)) if mask_if_url(whole) == whole else f"in {masked_repr(whole)}"
-            )  # mask a URL as a whole
-            text = f"unknown namespace {shown}{did_you_mean(str(ns), names) or hint}"
-            yield Mistake(path, text)
+            # A URL is masked as a whole.
+            shown = masked_repr(str(ns)) if mask_if_url(whole) == whole else f"in {masked_repr(whole)}"
+            yield Mistake(path, f"unknown namespace {shown}{did_you_mean(str(ns), names) or hint}")
         elif not ns and needed and place and len(names) != 1:
             yield Mistake(path, f"the namespace is missing: write namespace/queue{hint}")
 
@@ -158,9 +160,8 @@ def _contradictions(graph: Graph) -> Iterator[Mistake]:
                 yield Mistake((section, name, *path), text)
             for other, noun in before.items():
                 if name in getattr(graph, other):
-                    yield Mistake(
-                        (section, name), f"{'an' if noun[0] in 'aeiou' else 'a'} {noun} has the same name: rename one"
-                    )
+                    article = "an" if noun[0] in "aeiou" else "a"
+                    yield Mistake((section, name), f"{article} {noun} has the same name: rename one")
         before[section] = kind.noun
     yield from _competing_steps(graph)
 
@@ -193,7 +194,7 @@ def _competing_steps(graph: Graph) -> Iterator[Mistake]:
         for name, step in getattr(graph, section).items():
             for path, place, shared in step.input_queues():
                 one = _Reader(f"{kind.noun} {name!r}", (section, name, *path), shared, kind.exclusive)
-                readers.setdefault(replace(place, ns=place.ns or only), []).append(one)
+                readers.setdefault(in_namespace(place, only), []).append(one)
     for found in readers.values():
         for one in found:
             others = [other.name for other in found if not (one.shared and other.shared)]
@@ -204,6 +205,3 @@ def _competing_steps(graph: Graph) -> Iterator[Mistake]:
                     f"{' and '.join(others)} {'reads' if len(others) == 1 else 'read'} the same queue, and each "
                     "message would go to only one of them: to share it, use processors with {queue: …, mode: log}",
                 )
-
-
-_ADAPTER: TypeAdapter[Graph] = TypeAdapter(Graph)

@@ -138,7 +138,7 @@ def _parse_schema(schema_bytes: bytes) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(schema_bytes))
 
 
-# --- FlatBuffers ----------------------------------------------------------------------------------------------------
+# --- FlatBuffers ----------------------------------------------------------------------------------
 
 
 class _IpcMessage:
@@ -153,9 +153,8 @@ class _IpcMessage:
         table = _Table(metadata, _read_number(metadata, "<I", 0))
         version, found, length = table.get_number(0, "<h"), table.get_number(1, "<B"), table.get_number(3, "<q")
         self.end = body + length
-        if (marker, version, found) != (_CONTINUATION, _METADATA_VERSION, kind) or not body <= self.end <= len(
-            packed
-        ):
+        is_inside = body <= self.end <= len(packed)
+        if not is_inside or (marker, version, found) != (_CONTINUATION, _METADATA_VERSION, kind):
             raise DamagedBytes("it is no Arrow stream of one batch")
         self.header = table.get_table(2)
         self.body = packed[body : self.end]

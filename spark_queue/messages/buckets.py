@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 
 from spark_queue.errors import OptionError, did_you_mean
 from spark_queue.messages.arrow_bytes import DamagedBytes, from_bytes, to_bytes
-from spark_queue.messages.columns import header_dicts, headers_array, no_headers
+from spark_queue.messages.columns import columns_by_name, header_dicts, headers_array, no_headers
 from spark_queue.messages.rules import validate_rows
 from spark_queue.messages.schema import BUCKET_PREFIX, MESSAGES, PUSHES, PayloadKind
 
@@ -147,7 +147,7 @@ def select_records(records: Iterable[tuple[T, str]], limit: int, target: int) ->
     return taken, rows, None
 
 
-# --- writing buckets ------------------------------------------------------------------------------------------------
+# --- writing buckets ------------------------------------------------------------------------------
 
 
 def pack_buckets(batch: pa.RecordBatch, settings: Buckets) -> pa.RecordBatch:
@@ -182,18 +182,16 @@ def build_bucket(rows: pa.RecordBatch, settings: Buckets) -> pa.RecordBatch:
     packed = to_bytes(content, settings.compression if len(rows) > 1 or content.nbytes < 1 << 20 else None)
     digest = sha256(packed).hexdigest()[:DIGEST_DIGITS]
     id = f"{BUCKET_PREFIX}{rows.column('id')[0].as_py()}{BUCKET_PREFIX}{rows.num_rows}{BUCKET_PREFIX}{digest}"
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array([id], pa.string()),
-            pa.array([packed], pa.binary()),
-            pa.array(["binary"], pa.string()),
-            no_headers(1),
-            pa.array([last.as_py()], PUSHES.field("mature").type),
-            pa.nulls(1, pa.int64()),
-            pa.array([rows.column("tries")[0].as_py()], pa.int32()),
-        ],
-        schema=PUSHES,
-    )
+    columns = {
+        "id": [id],
+        "payload": [packed],
+        "payload_kind": ["binary"],
+        "headers": no_headers(1),
+        "mature": pa.repeat(last, 1),
+        "delay": [None],
+        "tries": rows.column("tries").slice(0, 1),
+    }
+    return pa.RecordBatch.from_pydict(columns, schema=PUSHES)
 
 
 def _sort_by_id(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -211,22 +209,19 @@ def _sort_by_id(rows: pa.RecordBatch) -> pa.RecordBatch:
 def _split_rows(rows: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
     """Yield the rows in parts of at most `size` rows and about MAX_BUCKET_BYTES."""
     if rows.nbytes <= MAX_BUCKET_BYTES * max(1, rows.num_rows // size):
-        lengths = [min(size, rows.num_rows - start) for start in range(0, rows.num_rows, size)]
-    else:
-        lengths, taken, weight = [], 0, 0
-        for length in pc.binary_length(rows.column("payload")).to_pylist():
-            if taken and (taken == size or weight + length > MAX_BUCKET_BYTES):
-                lengths.append(taken)
-                taken = weight = 0
-            taken, weight = taken + 1, weight + length
-        lengths.append(taken)
-    start = 0
-    for length in lengths:
-        yield rows.slice(start, length)
-        start += length
+        for start in range(0, rows.num_rows, size):
+            yield rows.slice(start, size)
+        return
+    start = weight = 0
+    for row, length in enumerate(pc.binary_length(rows.column("payload")).to_pylist()):
+        if row > start and (row - start == size or weight + length > MAX_BUCKET_BYTES):
+            yield rows.slice(start, row - start)
+            start, weight = row, 0
+        weight += length
+    yield rows.slice(start)
 
 
-# --- reading buckets ------------------------------------------------------------------------------------------------
+# --- reading buckets ------------------------------------------------------------------------------
 
 
 def open_bucket(record: pa.RecordBatch) -> pa.RecordBatch:
@@ -235,18 +230,16 @@ def open_bucket(record: pa.RecordBatch) -> pa.RecordBatch:
     Raises `DamagedBucket` if it cannot be read.
     """
     rows = unpack_bucket(record.column("id")[0].as_py(), record.column("payload")[0].as_buffer())
-    n = rows.num_rows
-    columns_by_name = {name: rows.column(name) for name in rows.schema.names}
-    if "mature" in columns_by_name and pc.max(columns_by_name["mature"]) != record.column("mature")[0]:
-        del columns_by_name["mature"]  # the bucket was released: its own due time holds for all
+    columns = columns_by_name(rows)
+    if "mature" in columns and pc.max(columns["mature"]) != record.column("mature")[0]:
+        del columns["mature"]  # the bucket was released: its own due time holds for all
     if record.column("headers").values:
         (added,) = header_dicts(record)
-        columns_by_name["headers"] = headers_array([one | added for one in header_dicts(rows)])
-    columns = [
-        columns_by_name[field.name] if field.name in columns_by_name else pa.repeat(record.column(field.name)[0], n)
-        for field in record.schema
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=record.schema)
+        columns["headers"] = headers_array([one | added for one in header_dicts(rows)])
+    for name in record.schema.names:
+        if name not in columns:
+            columns[name] = pa.repeat(record.column(name)[0], rows.num_rows)
+    return pa.RecordBatch.from_pydict(columns, schema=record.schema)
 
 
 def unpack_bucket(id: str, packed: bytes | pa.Buffer | None) -> pa.RecordBatch:
@@ -274,10 +267,9 @@ def unpack_bucket(id: str, packed: bytes | pa.Buffer | None) -> pa.RecordBatch:
 def _check_rows(rows: pa.RecordBatch) -> None:
     """Check the messages of a bucket without a digest. Raises `DamagedBucket` for a mistake."""
     n = rows.num_rows
-    own = dict(zip(rows.schema.names, rows.columns, strict=True))
-    defaults = {"mature": pa.nulls(n, PUSHES.field("mature").type), "delay": pa.nulls(n, pa.int64())}
-    defaults["tries"] = pa.repeat(pa.scalar(0, pa.int32()), n)
-    batch = pa.RecordBatch.from_arrays([(defaults | own)[name] for name in PUSHES.names], schema=PUSHES)
+    own = columns_by_name(rows)
+    defaults = {"mature": pa.nulls(n), "delay": pa.nulls(n), "tries": pa.repeat(0, n)}
+    batch = pa.RecordBatch.from_pydict(defaults | own, schema=PUSHES)
     for row, rule in validate_rows(batch, batch.nbytes).items():
         raise DamagedBucket(f"message {row}: {rule}")
     if "mature" in own and own["mature"].null_count:

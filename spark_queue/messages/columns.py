@@ -29,14 +29,18 @@ def no_headers(rows: int) -> pa.MapArray:
     return pa.MapArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), rows + 1), nothing, nothing)
 
 
+def columns_by_name(batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    """Return the columns of a batch by name."""
+    return dict(zip(batch.schema.names, batch.columns, strict=True))
+
+
 def fill_null_payloads(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return a PUSHES batch with the JSON `0` in place of each payload that is NULL."""
-    missing = batch.column("payload").is_null()
-    for name, instead in (("payload", b"0"), ("payload_kind", "json")):
-        index = batch.schema.get_field_index(name)
-        column = pc.if_else(missing, pa.scalar(instead, batch.schema.field(name).type), batch.column(name))
-        batch = batch.set_column(index, batch.schema.field(name), column)
-    return batch
+    columns = columns_by_name(batch)
+    missing = columns["payload"].is_null()
+    columns["payload"] = pc.if_else(missing, pa.scalar(b"0", pa.binary()), columns["payload"])
+    columns["payload_kind"] = pc.if_else(missing, "json", columns["payload_kind"])
+    return pa.RecordBatch.from_pydict(columns, schema=batch.schema)
 
 
 def header_dicts(batch: pa.RecordBatch) -> list[dict[str, str]]:
@@ -92,9 +96,8 @@ def with_due_time(batch: pa.RecordBatch, now: int) -> pa.RecordBatch:
         due_at = pa.repeat(pa.scalar(now * 1000, PUSHES.field("mature").type), batch.num_rows)
     else:
         due_at = timestamps(due_ms(batch, now))
-    no_delay = pa.nulls(batch.num_rows, pa.int64())
-    columns = {**dict(zip(batch.schema.names, batch.columns, strict=True)), "mature": due_at, "delay": no_delay}
-    return pa.RecordBatch.from_arrays([columns[name] for name in PUSHES.names], schema=PUSHES)
+    due = {"mature": due_at, "delay": pa.nulls(batch.num_rows, pa.int64())}
+    return pa.RecordBatch.from_pydict(columns_by_name(batch) | due, schema=PUSHES)
 
 
 def slice_by_size(batch: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
@@ -165,7 +168,7 @@ def build_json_messages(
     """
     n = len(ids)
     columns = {
-        "id": ids.cast(pa.string()),
+        "id": ids,
         "queue": pa.repeat(queue, n),
         "payload": payloads,
         "payload_kind": pa.repeat("json", n),
@@ -173,7 +176,7 @@ def build_json_messages(
         "mature": timestamps(mature),
         "tries": pa.repeat(pa.scalar(tries, pa.int32()), n),
     }
-    return pa.RecordBatch.from_arrays([columns[name] for name in MESSAGES.names], schema=MESSAGES)
+    return pa.RecordBatch.from_pydict(columns, schema=MESSAGES)
 
 
 def with_history(

@@ -33,19 +33,15 @@ class _IdGenerator:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._pid = 0
-        self._reset()
-
-    def _reset(self) -> None:
-        self._pid, self._process = os.getpid(), os.urandom(5).hex()
-        self._second, self._counter = 0, 0
+        self._pid = self._second = self._counter = 0
+        self._process = ""
 
     def take(self, n: int) -> pa.Array:
         chunks: list[pa.Array] = []
         left = n
         with self._lock:
             if self._pid != os.getpid():  # a forked process must not continue its parent's numbers
-                self._reset()
+                self._pid, self._process, self._second = os.getpid(), os.urandom(5).hex(), 0
             while left:
                 second = int(time.time())
                 if second > self._second:
@@ -115,7 +111,5 @@ def _number_ids(prefix: str, start: int, stop: int) -> pa.Array:
         end = min(1 << 12, low + stop - start)
         runs.append((b"%b%03x" % (prefix.encode(), high)).join([b"", *_three_hex_digits()[low:end]]))
         start += end - low
-    same_size = pa.binary(len(prefix) + 6)
-    return (
-        pa.Array.from_buffers(same_size, n, [None, pa.py_buffer(b"".join(runs))]).cast(pa.binary()).cast(pa.string())
-    )
+    ids = pa.Array.from_buffers(pa.binary(len(prefix) + 6), n, [None, pa.py_buffer(b"".join(runs))])
+    return ids.cast(pa.binary()).cast(pa.string())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -99,7 +100,8 @@ def type_name(value: object) -> str:
 
 def find_json_faults(value: Any, path: str = "payload", depth: int = _MAX_DEPTH) -> Iterator[str]:
     """Yield the parts of a value that JSON cannot hold, with their places."""
-    if _has_json(value):
+    with suppress(*_ENCODE_ERRORS):
+        _encode(value)
         return
     if not depth:
         yield f"{path[:60]}…: is nested more than {_MAX_DEPTH} levels deep, or contains itself"
@@ -125,14 +127,6 @@ def find_json_faults(value: Any, path: str = "payload", depth: int = _MAX_DEPTH)
         yield f"{path}: {type_name(value)} has no form in JSON; {_remedy(value)}"
 
 
-def _has_json(value: object) -> bool:
-    try:
-        _encode(value)
-    except _ENCODE_ERRORS:
-        return False
-    return True
-
-
 def _encode(value: object) -> bytes:
     """Return the JSON text of a value. Raises one of `_ENCODE_ERRORS` if it has none."""
     try:
@@ -141,11 +135,10 @@ def _encode(value: object) -> bytes:
         if "Integer exceeds" not in str(error) or not _has_text_keys(value):
             raise
         text = b"null"
-    if b"null" in text:  # orjson writes NaN as null and refuses long integers; the standard library does neither
-        text = json.dumps(
-            value, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_to_plain
-        ).encode()
-    return text
+    if b"null" not in text:
+        return text
+    # orjson writes NaN as null and refuses long integers; the standard library does neither.
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_to_plain).encode()
 
 
 def _has_text_keys(value: object) -> bool:

@@ -62,36 +62,23 @@ def pushes(
     Raises `MessageError` for values that cannot become messages, which its `rows` name. Raises
     `OptionError` for a sequence of another length than `payloads`.
     """
-    try:
-        return _pushes(payloads, ids, headers, mature, delay, tries)
-    except (MessageError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        columns = {"ids": ids, "headers": headers, "mature": mature, "tries": tries}
-        raise error_for_values(queue, payloads, columns, error) from error
-
-
-def _pushes(
-    payloads: Sequence[Json | bytes],
-    ids: Sequence[str] | None,
-    headers: Sequence[Mapping[str, str]] | Mapping[str, str] | None,
-    mature: Sequence[datetime | None] | datetime | None,
-    delay: Sequence[int | None] | int | None,
-    tries: Sequence[int] | int,
-) -> pa.RecordBatch:
     n = len(payloads)
 
-    def broadcast(value: Any, scalar: type | tuple[type, ...]) -> list[Any]:
+    def broadcast(value: Any, scalar: type) -> list[Any]:
         return [value] * n if value is None or isinstance(value, scalar) else list(value)
 
-    encoded = [encode(payload) for payload in payloads]
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array(new_ids(n) if ids is None else list(ids), pa.string()),
-            pa.array([payload for payload, _ in encoded], pa.binary()),
-            pa.array([kind for _, kind in encoded], pa.string()),
-            headers_array(broadcast(headers, Mapping)),
-            pa.array(broadcast(mature, datetime), pa.timestamp("us", tz="UTC")),
-            pa.array(broadcast(delay, int), pa.int64()),
-            pa.array(broadcast(tries, int), pa.int32()),
-        ],
-        schema=PUSHES,
-    )
+    try:
+        encoded = [encode(payload) for payload in payloads]
+        columns = {
+            "id": new_ids(n) if ids is None else list(ids),
+            "payload": [payload for payload, _ in encoded],
+            "payload_kind": [kind for _, kind in encoded],
+            "headers": headers_array(broadcast(headers, Mapping)),
+            "mature": broadcast(mature, datetime),
+            "delay": broadcast(delay, int),
+            "tries": broadcast(tries, int),
+        }
+        return pa.RecordBatch.from_pydict(columns, schema=PUSHES)
+    except (MessageError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        given = {"ids": ids, "headers": headers, "mature": mature, "tries": tries}
+        raise error_for_values(queue, payloads, given, error) from error

@@ -11,7 +11,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_queue.messages.columns import milliseconds
+from spark_queue.messages.columns import columns_by_name, milliseconds
 from spark_queue.messages.ids import MAX_ID_BYTES, PLAIN_ID, SMALL_BATCH
 from spark_queue.messages.schema import BUCKET_PREFIX, MAX_TIME_MS
 
@@ -115,14 +115,8 @@ def replace_invalid_utf8(batch: pa.RecordBatch) -> pa.RecordBatch:
     if is_utf8(ids) and is_utf8(headers):
         return batch
     keys, items = map(_replace_invalid, (headers.keys, headers.items))
-    columns = {
-        "id": _replace_invalid(ids),
-        "headers": pa.MapArray.from_arrays(headers.offsets, keys, items),
-    }
-    for name, column in columns.items():
-        index = batch.schema.get_field_index(name)
-        batch = batch.set_column(index, batch.schema.field(name), column)
-    return batch
+    valid = {"id": _replace_invalid(ids), "headers": pa.MapArray.from_arrays(headers.offsets, keys, items)}
+    return pa.RecordBatch.from_pydict(columns_by_name(batch) | valid, schema=batch.schema)
 
 
 def _replace_invalid(texts: pa.Array) -> pa.Array:
@@ -151,11 +145,8 @@ def all_json(texts: pa.Array) -> bool:
     nested levels. This is harmless: `False` only means that the texts must be checked one by one.
     """
     parse: Callable[[bytes], object] = orjson.loads
-    if (
-        len(texts) > SMALL_BATCH
-        and (parser := _simdjson_parser())
-        and not pc.any(pc.starts_with(texts, "\ufeff")).as_py()
-    ):
+    parser = _simdjson_parser() if len(texts) > SMALL_BATCH else None
+    if parser and not pc.any(pc.starts_with(texts, "\ufeff")).as_py():
         parse = parser().parse
     try:
         for start in range(0, len(texts), _PARSED_TOGETHER):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from datetime import datetime
+from itertools import chain
 from typing import Any
 
 from spark_queue.errors import MessageError, OptionError, plural
@@ -11,10 +12,7 @@ from spark_queue.messages.json_text import HALF_SURROGATE, find_json_faults, is_
 
 
 def error_for_values(
-    queue: str,
-    payloads: Sequence[Any],
-    columns: Mapping[str, Any],
-    error: Exception,
+    queue: str, payloads: Sequence[Any], columns: Mapping[str, Any], error: Exception
 ) -> MessageError | OptionError:
     """Return the error for values that cannot become messages.
 
@@ -29,9 +27,9 @@ def error_for_values(
     broken: dict[int, str] = {}
     for row, payload in enumerate(payloads):
         given = {name: _value_of_row(value, row) for name, value in columns.items()}
-        found = next(_find_payload_faults(payload), None) or next(_find_column_faults(given), None)
-        if found:
-            broken[row] = found
+        faults = chain(_find_payload_faults(payload), _find_column_faults(given))
+        if fault := next(faults, None):
+            broken[row] = fault
     if not broken:
         return MessageError(f"{_location(queue)}{error}; nothing was pushed", queue=queue)
     return error_for_rows(queue, broken, len(payloads))

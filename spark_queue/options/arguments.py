@@ -52,13 +52,12 @@ def check_seconds(name: str, value: object, *, minimum: float = 0.0) -> None:
     """Raise `OptionError` if an argument is not a number of seconds, `minimum` or more."""
     is_valid = isinstance(value, int | float) and not isinstance(value, bool) and minimum <= value < math.inf
     if not is_valid:
-        shown = masked_repr(value) if isinstance(value, str) else repr(value)
         hint = "; use .total_seconds()" if type(value).__name__ == "timedelta" else ""
-        raise OptionError(f"{name} must be a number of seconds, {minimum:g} or more, not {shown}{hint}", option=name)
+        wanted = f"a number of seconds, {minimum:g} or more"
+        raise OptionError(f"{name} must be {wanted}, not {masked_repr(value)}{hint}", option=name)
 
 
 def check_count(name: str, value: object) -> None:
     """Raise `OptionError` if an argument is not a whole number, 1 or more."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        shown = masked_repr(value) if isinstance(value, str) else repr(value)
-        raise OptionError(f"{name} must be a whole number, 1 or more, not {shown}", option=name)
+        raise OptionError(f"{name} must be a whole number, 1 or more, not {masked_repr(value)}", option=name)

@@ -8,7 +8,6 @@ The name of an input is its *binding*: it is a column of the DataFrame. The orde
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -25,7 +24,8 @@ QUEUE, LOG = "queue", "log"
 #: The column that is added to those of the inputs.
 DELIVERY_HASH = "delivery_hash"
 
-_EXPECTED = 'a JSON object such as {"order": {"queue": "orders"}, "price": {"queue": "prices"}}'
+#: The form of the option, as it continues "must be".
+EXPECTED_INPUTS = 'a JSON object such as {"order": {"queue": "orders"}, "price": {"queue": "prices"}}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,30 +52,14 @@ def parse_inputs(text: str) -> dict[str, InputOptions]:
     """
     try:
         parsed = json.loads(text, object_pairs_hook=_reject_duplicate_keys)
+        found = _parse_object(parsed) if isinstance(parsed, dict) else {}
+    except json.JSONDecodeError:
+        found = {}
     except ValueError as error:
-        is_syntax_error = isinstance(error, json.JSONDecodeError)
-        raise ValueError(_EXPECTED if is_syntax_error else f"{_EXPECTED}: {error}") from None
-    if not isinstance(parsed, dict) or not parsed:
-        raise ValueError(_EXPECTED)
-    found = {binding: _parse_input(binding, facts) for binding, facts in parsed.items()}
-    columns: dict[str, str] = {DELIVERY_HASH: ""}
-    for binding in found:
-        if (other := columns.setdefault(binding.lower(), binding)) != binding:
-            why = f"is the same column as {masked_repr(other)}" if other else "is a column beside the inputs"
-            raise ValueError(f"{_EXPECTED}: the binding {masked_repr(binding)} {why}")
+        raise ValueError(f"{EXPECTED_INPUTS}: {error}") from None
+    if not found:
+        raise ValueError(EXPECTED_INPUTS)
     return found
-
-
-def check_distinct_queues(inputs: Mapping[str, InputOptions], urls: Mapping[str, str]) -> None:
-    """Raise `ValueError` if two bindings name the same queue of the same database."""
-    seen: dict[tuple[str, str], str] = {}
-    for binding, one in inputs.items():
-        other = seen.setdefault((urls.get(one.ns or "", ""), one.queue), binding)
-        if other != binding:
-            raise ValueError(
-                f"{_EXPECTED}: the bindings {masked_repr(other)} and {masked_repr(binding)} are both the queue "
-                f"{masked_repr(str(one))}"
-            )
 
 
 def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -86,30 +70,37 @@ def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def _parse_object(parsed: dict[str, Any]) -> dict[str, InputOptions]:
+    found = {binding: _parse_input(binding, facts) for binding, facts in parsed.items()}
+    columns: dict[str, str] = {DELIVERY_HASH: ""}
+    for binding in found:
+        if (other := columns.setdefault(binding.lower(), binding)) != binding:
+            why = f"is the same column as {masked_repr(other)}" if other else "is a column beside the inputs"
+            raise ValueError(f"the binding {masked_repr(binding)} {why}")
+    return found
+
+
 def _parse_input(binding: str, declared: Any) -> InputOptions:
     if not binding.strip():
-        raise ValueError(f"{_EXPECTED}: a binding has no name")
+        raise ValueError("a binding has no name")
+    shown = masked_repr(binding)
     if isinstance(declared, str):
         declared = {"queue": declared}
     if not isinstance(declared, dict):
-        raise ValueError(f"{_EXPECTED}: {masked_repr(binding)} is {_describe(declared)}")
+        raise ValueError(f"{shown} is {_describe(declared)}")
     known = [one.name for one in fields(InputOptions)]
     for name, value in declared.items():
         if name not in known:
-            raise ValueError(
-                f"{_EXPECTED}: {masked_repr(binding)} has {masked_repr(name)}"
-                f"{did_you_mean(name, known) or '; known are ' + ', '.join(known)}"
-            )
+            hint = did_you_mean(name, known) or f"; known are {', '.join(known)}"
+            raise ValueError(f"{shown} has {masked_repr(name)}{hint}")
         if not isinstance(value, str) or not value.strip():
-            raise ValueError(
-                f"{_EXPECTED}: {name!r} of {masked_repr(binding)} is {_describe(value)} but must be a name"
-            )
+            raise ValueError(f"{name!r} of {shown} is {_describe(value)} but must be a name")
     if "queue" not in declared:
-        raise ValueError(f"{_EXPECTED}: {masked_repr(binding)} has no 'queue'")
-    if declared.get("mode", QUEUE) not in (QUEUE, LOG):
-        mode = declared["mode"]
+        raise ValueError(f"{shown} has no 'queue'")
+    mode = declared.get("mode", QUEUE)
+    if mode not in (QUEUE, LOG):
         hint = did_you_mean(mode, (QUEUE, LOG)) or f"; it is {QUEUE} or {LOG}"
-        raise ValueError(f"{_EXPECTED}: 'mode' of {masked_repr(binding)} is {masked_repr(str(mode))}{hint}")
+        raise ValueError(f"'mode' of {shown} is {masked_repr(mode)}{hint}")
     return InputOptions(**declared)
 
 

@@ -67,7 +67,8 @@ def mask(url: str) -> str:
 
 def _mask_login(login: str) -> str:
     user, colon, password = login.partition(":")
-    # Without a user, without a password, or with a second colon the text may be the password in the wrong place.
+    # Without a user, without a password, or with a second colon, the text may be the password in
+    # the wrong place.
     is_user = not user or (password and ":" not in password and _USER.fullmatch(user))
     return f"{user if is_user else '***'}{colon}{'***' if colon else ''}"
 
@@ -91,7 +92,7 @@ def is_harmless(parameter: str) -> bool:
 
 
 def parameter_name(parameter: str) -> str:
-    """Return the name of a parameter of a URL, `name=value`; an empty text if it does not look like one."""
+    """Return the name of a parameter, `name=value`; an empty text if it does not look like one."""
     name, sign, _ = parameter.partition("=")
     return name if sign and _NAME.fullmatch(name) else ""
 
@@ -143,9 +144,9 @@ def mask_if_url(text: str) -> str:
     return mask(text) if _may_be_url(text) else text
 
 
-def masked_repr(text: str) -> str:
-    """Return a text that a user wrote, in quotes, masked if it looks like a URL."""
-    return repr(mask_if_url(text))
+def masked_repr(value: object) -> str:
+    """Return a value that a user wrote, in quotes, masked if it is text that looks like a URL."""
+    return repr(mask_if_url(value) if isinstance(value, str) else value)
 
 
 def mask_words(text: str, words: Iterable[str]) -> str:

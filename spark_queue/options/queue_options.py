@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, Self
 
 from spark_queue.errors import OptionError, did_you_mean
 from spark_queue.messages.buckets import Buckets, Layout
-from spark_queue.options.consistency import check_mode, option_name, resolve_delivery, resolve_inputs, resolve_layout
+from spark_queue.options.consistency import (
+    check_mode,
+    option_error,
+    option_name,
+    resolve_delivery,
+    resolve_inputs,
+    resolve_layout,
+)
 from spark_queue.options.inputs import ALTS, LOG, QUEUE, ZIP, InputOptions, parse_inputs
 from spark_queue.options.masking import HIDDEN, mask, mask_if_url, masked_repr
 from spark_queue.options.parsers import (
@@ -44,11 +51,11 @@ from spark_queue.options.values import (
 
 
 def _option(
-    parse: Callable[[str], Any], roles: Iterable[Role], doc: str, default: Any = MISSING, shown: str = ""
+    parse: Callable[[str], Any], roles: tuple[Role, ...], doc: str, default: Any = None, shown: str = ""
 ) -> Any:
-    return field(
-        default=default, metadata={"parse": parse, "roles": tuple(roles), "doc": doc, "default": shown or default}
-    )
+    """Return the field of an option. `shown`: its default in the table, if not `default` itself."""
+    shown = shown or str(default).lower()
+    return field(default=default, metadata={"parse": parse, "roles": roles, "doc": doc, "default": shown})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,26 +67,20 @@ class QueueOptions:
     """
 
     url: str = _option(
-        not_empty, ALL_ROLES, "`sqlite:///path/queues.db`, `mongodb://…/db` or `redis://…/0`", shown="required"
+        not_empty, ALL_ROLES, "`sqlite:///path/queues.db`, `mongodb://…/db` or `redis://…/0`", MISSING, "required"
     )
     urls: Mapping[str, str] | None = _option(
         url_map, ("stream", "push"),
         "Instead of `url`, several databases: a JSON object of URLs by name. A row names its database in the column "
         "`ns`, one of the `inputs` in its `ns`.",
-        None, "none",
     )  # fmt: skip
     queue: str | None = _option(
-        not_empty,
-        ALL_ROLES,
-        "Name of the queue. Required to read. In a write it overrides the column `queue`.",
-        None,
-        "none",
+        not_empty, ALL_ROLES, "Name of the queue. Required to read. In a write it overrides the column `queue`."
     )
     inputs: Mapping[str, InputOptions] | None = _option(
         parse_inputs, ("stream",),
         "Instead of `queue`, [several queues read together](inputs.md): a JSON object by column, such as "
         '`{"order": {"queue": "orders"}, "price": {"queue": "prices", "ns": "market"}}`.',
-        None, "none",
     )  # fmt: skip
     combine: str = _option(
         one_of(ZIP, ALTS), ("stream",),
@@ -91,7 +92,7 @@ class QueueOptions:
         flag, READ_ROLES,
         "Whether to fail if the queue does not exist. Otherwise a stream warns once, and waits for the first "
         "message.",
-        None, "`true` in a batch read, `false` in a stream",
+        shown="`true` in a batch read, `false` in a stream",
     )  # fmt: skip
     mode: str = _option(
         one_of(QUEUE, LOG), READ_ROLES,
@@ -108,36 +109,34 @@ class QueueOptions:
     retention: int | None = _option(
         duration, ("stream",),
         "With `mode=log`: the age at which messages are removed, even if a query has not read them yet.",
-        None, "unlimited (remove with `spark-queue log trim`)",
+        shown="unlimited (remove with `spark-queue log trim`)",
     )  # fmt: skip
     fail_on_data_loss: bool = _option(
         flag, READ_ROLES,
         "With `mode=log`: whether a query fails if its next message was removed, or continues at the first retained "
         "message.",
-        True, "`true`",
+        True,
     )  # fmt: skip
     consumer: str | None = _option(
         reserving_consumer_name, ("stream", "settle"),
         "Name of the consumer, which the tools show and which `settle` needs.",
-        None, "generated, and kept in the checkpoint",
+        shown="generated, and kept in the checkpoint",
     )  # fmt: skip
     max_records_per_trigger: int = _option(count, ("stream",), "Maximum number of messages per micro-batch.", 10_000)
     num_partitions: int | None = _option(
-        count,
-        ("stream",),
+        count, ("stream",),
         "Maximum number of partitions per micro-batch. There are fewer if there are few messages.",
-        None,
-        "cores of the driver",
-    )
+        shown="cores of the driver",
+    )  # fmt: skip
     min_partitions: int | None = _option(
         count, ("stream",),
         "Minimum number of partitions per micro-batch, if there are as many messages: for slow work.",
-        None, "none: a partition has at least 500 messages, unless it is the only one",
+        shown="none: a partition has at least 500 messages, unless it is the only one",
     )  # fmt: skip
     reserve_ahead: bool = _option(
         flag, ("stream",),
         "Whether a query reserves the next micro-batch while Spark processes the last one, if there is a backlog.",
-        True, "`true`",
+        True,
     )  # fmt: skip
     reserve_timeout: int | None = _option(
         lease, ("stream",),
@@ -153,20 +152,15 @@ class QueueOptions:
         flag, ("stream", "push"),
         "Whether `delivery=exactly-once` may use a Redis that evicts messages when its memory is full "
         "(`maxmemory-policy` is `allkeys-…`). Messages can be lost then.",
-        False, "`false`",
+        False,
     )  # fmt: skip
     txn_app_id: str | None = _option(
         consumer_name, ("push",),
         "In a batch write: name of the writer. With `txnVersion`, a repeated write (in `foreachBatch`, for example) "
         "is skipped.",
-        None, "none",
     )  # fmt: skip
     txn_version: int | None = _option(
-        batch_number,
-        ("push",),
-        "In a batch write: its number, which grows with each write of this `txnAppId`.",
-        None,
-        "none",
+        batch_number, ("push",), "In a batch write: its number, which grows with each write of this `txnAppId`."
     )
     replay_check: str = _option(
         one_of("rows", "none"), ("push",),
@@ -176,49 +170,40 @@ class QueueOptions:
         "rows",
     )  # fmt: skip
     max_tries: int | None = _option(
-        count,
-        ("stream", "settle"),
-        "Number of failed tries after which a message moves to the dead-letter queue.",
-        None,
-        "none",
+        count, ("stream", "settle"), "Number of failed tries after which a message moves to the dead-letter queue."
     )
     isolate_failures: bool | None = _option(
         flag, ("stream",),
         "Whether a batch that fails repeatedly is split until the failing message is isolated. That message is "
         "retried after a delay, or moves to the dead-letter queue after `maxTries`.",
-        None, "`true` with `delivery=at-least-once`",
+        shown="`true` with `delivery=at-least-once`",
     )  # fmt: skip
     retry_delay: int = _option(
         duration, ("stream",),
         "Delay before the next try of an isolated message. It doubles after each try.", 1_000, "1s",
     )  # fmt: skip
     dead_letter_queue: str | None = _option(
-        not_empty,
-        ("stream", "push", "settle"),
-        "Queue for messages that failed `maxTries` times, or that were declared dead.",
-        None,
-        "`<queue>.dead`",
-    )
+        not_empty, ("stream", "push", "settle"),
+        "Queue for messages that failed `maxTries` times, or that were declared dead.", shown="`<queue>.dead`",
+    )  # fmt: skip
     wait_timeout: int = _option(
         duration, ("stream",), "How long an idle trigger waits for a message before it ends without a batch.",
         1_000, "1s",
     )  # fmt: skip
     retry_timeout: int = _option(
-        duration,
-        ALL_ROLES,
+        duration, ALL_ROLES,
         "How long to retry while the database cannot be reached. Then the query fails, and no message is lost.",
-        30_000,
-        "30s",
-    )
+        30_000, "30s",
+    )  # fmt: skip
     history: int | None = _option(
         duration, ("stream", "settle"),
         "How long committed and dead-lettered messages are kept. Read them with `view=history`.",
-        None, "`0s`; in `settle`, that of the stream of this `consumer`",
+        shown="`0s`; in `settle`, that of the stream of this `consumer`",
     )  # fmt: skip
     payload_format: str | None = _option(
         one_of("json", "text", "binary", "variant"), ALL_ROLES,
         "Content of the column `payload`: JSON text, plain text, bytes, or a VARIANT.",
-        None, "`json`; in a write, by the column's type",
+        shown="`json`; in a write, by the column's type",
     )  # fmt: skip
     view: str = _option(
         one_of("messages", "history"), ("snapshot",),
@@ -230,12 +215,12 @@ class QueueOptions:
         "In a write: `single` writes each message as one record of the database. `bucket` writes thousands of "
         "messages in one record, which is many times as fast. A queue may hold both. Other values: a layout of keuss "
         "or rfq, as in the URL.",
-        None, "the queue's own setting, else `single`",
+        shown="the queue's own setting, else `single`",
     )  # fmt: skip
     bucket_size: int | None = _option(
-        bucket_rows, ("push",), "Maximum number of messages in one bucket.", None, "4096"
+        bucket_rows, ("push",), "Maximum number of messages in one bucket.", shown="4096"
     )
-    compression: str | None = _option(one_of("lz4", "zstd"), ("push",), "Compression of buckets.", None, "`lz4`")
+    compression: str | None = _option(one_of("lz4", "zstd"), ("push",), "Compression of buckets.", shown="lz4")
     on_bad_row: str = _option(
         one_of("fail", "deadLetter"), ("push", "settle"),
         "What happens to a row that cannot become a message: `fail` the write, or move the row to the dead-letter "
@@ -255,7 +240,7 @@ class QueueOptions:
         Raises `OptionError` for the first option that is unknown, invalid, missing, or contradicts
         another one.
         """
-        known = {option_name(one): one for one in fields(cls)}
+        known = {option_name(one.name): one for one in fields(cls)}
         by_key = {name.lower(): name for name in known}
         chosen: dict[str, Any] = {}
         for key, text in raw.items():
@@ -270,40 +255,35 @@ class QueueOptions:
             option = known[name]
             if not set(roles) & set(option.metadata["roles"]):
                 role_names = " or ".join(ROLE_NAMES[role] for role in roles)
-                raise OptionError(f"option {name!r} is not for {role_names}: leave it out", option=name)
+                raise option_error(name, f"is not for {role_names}: leave it out")
             try:
                 chosen[option.name] = option.metadata["parse"](str(text))
             except ValueError as error:
                 shown = HIDDEN if name in ("url", "urls") else masked_repr(str(text))
-                raise OptionError(f"option {name!r} is {shown} but must be {error}", option=name) from None
+                rule = f"must be {error}".replace("must be not ", "must not be ")
+                raise option_error(name, f"is {shown} but {rule}") from None
         if "urls" in chosen:
             if "url" in chosen:
                 raise OptionError("options 'url' and 'urls' exclude each other: set one of them", option="urls")
             chosen["url"] = ""
         if "url" not in chosen:
-            raise OptionError("option 'url' is missing: set it, to sqlite:///queues.db for example", option="url")
+            raise option_error("url", "is missing: set it, to sqlite:///queues.db for example")
         if "push" not in roles and "queue" not in chosen and "inputs" not in chosen:
-            raise OptionError("option 'queue' is missing: set it to the name of the queue", option="queue")
+            raise option_error("queue", "is missing: set it to the name of the queue")
         if "settle" in roles and "consumer" not in chosen:
-            raise OptionError(
-                "option 'consumer' is missing: settle needs the consumer whose messages it settles", option="consumer"
-            )
-        if chosen.get("min_partitions", 0) > chosen.get("num_partitions", MAX_COUNT):
-            raise OptionError(
-                f"option 'minPartitions' is {chosen['min_partitions']} but must not exceed 'numPartitions', which is "
-                f"{chosen['num_partitions']}",
-                option="minPartitions",
-            )
-        check_mode(fields(cls), chosen)
+            raise option_error("consumer", "is missing: settle needs the consumer whose messages it settles")
+        minimum, maximum = chosen.get("min_partitions", 0), chosen.get("num_partitions", MAX_COUNT)
+        if minimum > maximum:
+            why = f"is {minimum} but must not exceed 'numPartitions', which is {maximum}"
+            raise option_error("minPartitions", why)
+        check_mode(chosen)
         resolve_inputs(chosen, roles)
         chosen.setdefault("fail_if_missing", roles == ("snapshot",))
         resolve_delivery(chosen, roles)
         resolve_layout(chosen, roles)
-        if chosen.get("layout") != BUCKET:
-            for name in ("bucket_size", "compression"):
-                if name in chosen:
-                    shown = option_name(next(one for one in fields(cls) if one.name == name))
-                    raise OptionError(f"option {shown!r} needs layout={BUCKET}: set that too", option=shown)
+        for name in ("bucket_size", "compression"):
+            if name in chosen and chosen.get("layout") != BUCKET:
+                raise option_error(option_name(name), f"needs layout={BUCKET}: set that too")
         return cls(**chosen)
 
     def partition_limits(self, cores: int) -> tuple[int, int]:
@@ -312,11 +292,8 @@ class QueueOptions:
         return self.num_partitions or max(cores, minimum), minimum
 
     def __repr__(self) -> str:
-        shown = {one.name: getattr(self, one.name) for one in fields(self)}
-        shown |= {
-            "url": self.url and mask(self.url),
-            "urls": self.urls and {name: mask(url) for name, url in self.urls.items()},
-        }
+        urls = self.urls and {name: mask(url) for name, url in self.urls.items()}
+        shown = vars(self) | {"url": self.url and mask(self.url), "urls": urls}
         return f"QueueOptions({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
     @property
@@ -364,9 +341,8 @@ def table() -> str:
     rows = ["| option | default | goes with | meaning |", "|---|---|---|---|"]
     for option in fields(QueueOptions):
         facts = option.metadata
-        default = str(facts["default"])
-        default = (
-            f"`{default}`" if re.fullmatch(r"[\w-]+", default) and default not in ("required", "none") else default
-        )
-        rows.append(f"| `{option_name(option)}` | {default} | {', '.join(facts['roles'])} | {facts['doc']} |")
+        default = facts["default"]
+        if re.fullmatch(r"[\w-]+", default) and default not in ("required", "none"):
+            default = f"`{default}`"
+        rows.append(f"| `{option_name(option.name)}` | {default} | {', '.join(facts['roles'])} | {facts['doc']} |")
     return "\n".join(rows)

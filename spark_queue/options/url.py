@@ -36,9 +36,7 @@ class StoreUrl(NamedTuple):
 
         Raises `OptionError` if one of our parameters has no value, or has two different values.
         """
-        head, mark, query = url.partition("?")
-        if not mark:
-            return cls(url, {})
+        head, _, query = url.partition("?")
         ours: dict[str, str] = {}
         rest: list[str] = []
         for one in query.split("&"):
@@ -80,7 +78,5 @@ class StoreUrl(NamedTuple):
         allowed = {"layout", *names}
         for name in self.parameters:
             if name not in allowed:
-                raise OptionError(
-                    f"option 'url': the layout {layout!r} has no parameter {name!r}{did_you_mean(name, allowed)}",
-                    option="url",
-                )
+                wrong = f"the layout {layout!r} has no parameter {name!r}{did_you_mean(name, allowed)}"
+                raise OptionError(f"option 'url': {wrong}", option="url")

@@ -8,6 +8,7 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from fastapi_offline import FastAPIOffline
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
@@ -16,7 +17,7 @@ from spark_queue.rest import batches, exchanges, health, hub_queue, queues
 from spark_queue.rest.auth import AuthMiddleware
 from spark_queue.rest.errors import PROBLEM_SCHEMA, add_error_handlers
 from spark_queue.rest.metrics import TimingMiddleware
-from spark_queue.rest.pages import app_with_pages
+from spark_queue.rest.pages import ContentPolicyMiddleware
 from spark_queue.rest.routes import router
 from spark_queue.rest.service import Service, ServiceDependency
 from spark_queue.rest.settings import Settings
@@ -39,7 +40,9 @@ def create_app(settings: Settings) -> FastAPI:
         yield
         service.close()
 
-    app = app_with_pages(
+    # Swagger UI and ReDoc from an installed package: the pages work without internet.
+    app = FastAPIOffline(
+        static_url="/docs/static",
         title="spark_queue",
         version=__version__,
         description="Queues in MongoDB, Redis and SQLite as in keuss-server, and events as in hub-queue.",
@@ -51,6 +54,7 @@ def create_app(settings: Settings) -> FastAPI:
     for one in routers:
         app.include_router(one)
     add_error_handlers(app, [route for one in routers for route in one.routes])
+    app.add_middleware(ContentPolicyMiddleware)
     app.add_middleware(AuthMiddleware, credentials=settings.credentials)
     app.add_middleware(TimingMiddleware, meters=service.metrics)  # the outermost
     app.openapi = lambda: _build_openapi(app, settings)  # type: ignore[method-assign]
@@ -58,7 +62,7 @@ def create_app(settings: Settings) -> FastAPI:
 
 
 def _build_openapi(app: FastAPI, settings: Settings) -> dict[str, Any]:
-    """Return the OpenAPI document: FastAPI's, with our problem documents and the kinds of credentials."""
+    """Return FastAPI's OpenAPI document with our problem documents and the kinds of credentials."""
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
         components = document.setdefault("components", {})

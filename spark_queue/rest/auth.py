@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from spark_queue.rest.errors import problem_response
-from spark_queue.rest.settings import Credentials, is_loopback
+from spark_queue.rest.settings import Credentials, is_loopback, is_one_of
 
 #: Paths that answer without credentials. They reveal nothing but a status.
 OPEN_PATHS = frozenset({"/health", "/ready"})
@@ -32,7 +32,7 @@ class AuthMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or refuse it."""
-        if scope["type"] == "http" and not _is_open(scope):
+        if scope["type"] == "http" and not (scope["path"] in OPEN_PATHS and scope["method"] in ("GET", "HEAD")):
             request = Request(scope)
             refused = self._refuse_without_credentials(request) if self._credentials else _refuse_other_sites(request)
             if refused is not None:
@@ -42,9 +42,9 @@ class AuthMiddleware:
 
     def _refuse_without_credentials(self, request: Request) -> Response | None:
         kind, _, value = request.headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer" and self._credentials.knows_token(value.strip()):
+        if kind.lower() == "bearer" and is_one_of(value.strip(), self._credentials.tokens):
             return None
-        if kind.lower() == "basic" and self._credentials.knows_user(_decode_basic(value.strip())):
+        if kind.lower() == "basic" and is_one_of(_decode_basic(value.strip()), self._credentials.users):
             return None
         ways = (["Basic"] if self._credentials.users else []) + (["Bearer"] if self._credentials.tokens else [])
         wanted = " or ".join(_SCHEMES[way] for way in ways)
@@ -54,10 +54,6 @@ class AuthMiddleware:
         for way in ways:
             answer.headers.append("WWW-Authenticate", f'{way} realm="spark_queue"')
         return answer
-
-
-def _is_open(scope: Scope) -> bool:
-    return scope["path"] in OPEN_PATHS and scope["method"] in ("GET", "HEAD")
 
 
 def _decode_basic(value: str) -> str:

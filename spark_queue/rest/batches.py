@@ -9,25 +9,12 @@ from starlette.responses import Response
 
 from spark_queue.admin.push import messages_to_batch
 from spark_queue.errors import MessageError, OptionError
-from spark_queue.messages.ids import new_id_array
 from spark_queue.rest.errors import NoMessage, UnsupportedMediaType
-from spark_queue.rest.payloads import batch_error, json_response, message_dicts, parse_json, read_body
-from spark_queue.rest.queues import take_messages
+from spark_queue.rest.payloads import batch_error, json_response, media_type, message_dicts, parse_json, read_body
+from spark_queue.rest.queues import TakeDependency
 from spark_queue.rest.receipts import group_by_tag, receipt_of
-from spark_queue.rest.routes import (
-    ConsumerName,
-    Delay,
-    Lease,
-    NamespaceName,
-    QueueName,
-    Reserve,
-    Tid,
-    Wait,
-    describe_body,
-    describe_json,
-    router,
-)
-from spark_queue.rest.service import Service, ServiceDependency
+from spark_queue.rest.routes import Delay, describe_body, describe_json, router
+from spark_queue.rest.service import QueueDependency, Service, ServiceDependency
 
 routes = router("batches")
 
@@ -56,7 +43,7 @@ async def _read_list(request: Request, service: Service, noun: str) -> list[obje
 
     Raises `UnsupportedMediaType` for another type, `OptionError` if it is not an array or too long.
     """
-    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    media = media_type(request.headers.get("content-type", ""))
     if media != "application/json":
         raise UnsupportedMediaType(
             f"header Content-Type is {media!r} but must be application/json, for the body is a JSON array of {noun}s"
@@ -70,27 +57,25 @@ async def _read_list(request: Request, service: Service, noun: str) -> list[obje
 
 @routes.post("/q/{ns}/{queue}/batch", responses={200: describe_json("The `ids`, in order.")},
              openapi_extra=describe_body("The messages.", "application/json", schema=MESSAGES_SCHEMA))  # fmt: skip
-async def push_batch(ns: NamespaceName, queue: QueueName, service: ServiceDependency, request: Request) -> Response:
+async def push_batch(bound: QueueDependency, service: ServiceDependency, request: Request) -> Response:
     """Push messages: all of them, or none if one is invalid.
 
     A message whose id the queue already holds is skipped, so a batch with ids may be pushed again.
     """
-    bound = service.get_queue(ns, queue)
-    with service.metrics.count_errors("push", ns, queue):
+    with bound.count_errors("push"):
         values = await _read_list(request, service, "message")
 
         def act() -> list[str]:
             try:
-                make_ids = lambda n: bound.store.native_ids(new_id_array(n)).to_pylist()  # noqa: E731
-                batch = messages_to_batch(values, make_ids=make_ids)  # type: ignore[arg-type]
-                bound.store.push(queue, batch)
+                batch = messages_to_batch(values, store=bound.store)  # type: ignore[arg-type]
+                bound.store.push(bound.queue, batch)
             except MessageError as error:
                 raise batch_error(error) from None
             ids: list[str] = batch.column("id").to_pylist()
             return ids
 
         ids = await service.run_in_thread(act)
-    service.metrics.count("push", ns, queue, "ok", len(ids))
+    bound.count("push", "ok", len(ids))
     return json_response({"ids": ids})
 
 
@@ -98,34 +83,25 @@ async def push_batch(ns: NamespaceName, queue: QueueName, service: ServiceDepend
     "/q/{ns}/{queue}/batch", responses={200: describe_json("`messages`, and the `reservation` that holds them.")}
 )
 async def pop_batch(
-    ns: NamespaceName,
-    queue: QueueName,
+    take: TakeDependency,
     service: ServiceDependency,
-    request: Request,
     n: Annotated[int | None, Query(ge=1, description="Return at most this many messages. Default: 100.")] = None,
-    to: Wait = 0,
-    reserve: Reserve = False,
-    lease: Lease = None,
-    consumer: ConsumerName = None,
-    tid: Tid = None,
 ) -> Response:
     """Pop messages, or reserve them: those that are ready when the first one is.
 
     The list is empty if no message is ready. It may have fewer than `n` messages if they are large.
     `reservation` settles all of them, and the `handle` of a message settles that message.
     """
-    bound = service.get_queue(ns, queue)
     limit = min(DEFAULT_POP, service.limits.messages) if n is None else n
     service.check_limit(limit, "n")
     try:
-        taken = await take_messages(service, bound, request, limit, to, reserve, lease, consumer, tid)
+        batches, tag = await take(limit)
     except NoMessage:
         return json_response({"reservation": None, "messages": []})
-    tag = taken.tag if reserve else None
 
     def act() -> Response:
         handle = None if tag is None else receipt_of(tag)
-        return json_response({"reservation": handle, "messages": list(message_dicts(taken.batches, tag))})
+        return json_response({"reservation": handle, "messages": list(message_dicts(batches, tag))})
 
     return await service.run_in_thread(act)
 
@@ -139,32 +115,31 @@ async def _read_receipts(request: Request, service: Service) -> dict[str, list[s
 
 @routes.patch("/q/{ns}/{queue}/commit", responses={200: describe_json("The number of messages `committed`.")},
               openapi_extra=describe_body("Handles.", "application/json", schema=HANDLES_SCHEMA))  # fmt: skip
-async def commit_batch(ns: NamespaceName, queue: QueueName, service: ServiceDependency, request: Request) -> Response:
-    """Commit reserved messages by their handles, or by those of whole reservations: they are done and removed.
+async def commit_batch(bound: QueueDependency, service: ServiceDependency, request: Request) -> Response:
+    """Commit reserved messages by their handles, or by those of whole reservations.
 
-    Messages that a handle no longer holds are not changed and not counted.
+    They are done and removed. Messages that a handle no longer holds are not changed and not
+    counted.
     """
-    bound = service.get_queue(ns, queue)
-    with service.metrics.count_errors("commit", ns, queue):
+    with bound.count_errors("commit"):
         ids_by_tag = await _read_receipts(request, service)
         done = await service.run_in_thread(lambda: sum(bound.commit(tag, ids) for tag, ids in ids_by_tag.items()))
-    service.metrics.count("commit", ns, queue, "ok", done)
+    bound.count("commit", "ok", done)
     return json_response({"committed": done})
 
 
 @routes.patch("/q/{ns}/{queue}/rollback", responses={200: describe_json("The numbers of messages.")},
               openapi_extra=describe_body("Handles.", "application/json", schema=HANDLES_SCHEMA))  # fmt: skip
 async def rollback_batch(
-    ns: NamespaceName, queue: QueueName, service: ServiceDependency, request: Request, delay: Delay = 0
+    bound: QueueDependency, service: ServiceDependency, request: Request, delay: Delay = 0
 ) -> Response:
     """Roll back reserved messages: they failed, and become ready again or dead letters."""
-    bound = service.get_queue(ns, queue)
-    with service.metrics.count_errors("rollback", ns, queue):
+    with bound.count_errors("rollback"):
         ids_by_tag = await _read_receipts(request, service)
         counts = await service.run_in_thread(
             lambda: [bound.rollback(tag, ids, delay) for tag, ids in ids_by_tag.items()]
         )
     rolled_back, dead = sum(one for one, _ in counts), sum(one for _, one in counts)
-    service.metrics.count("rollback", ns, queue, "ok", rolled_back)
-    service.metrics.count("rollback", ns, queue, "deadletter", dead)
+    bound.count("rollback", "ok", rolled_back)
+    bound.count("rollback", "deadletter", dead)
     return json_response({"rolled_back": rolled_back, "dead": dead})

@@ -80,34 +80,13 @@ STATUS_CODES: dict[type[Exception], int] = {
 }
 
 
-def status_of(error: Exception) -> int:
-    """Return the status for an error."""
-    return next((status for kind, status in STATUS_CODES.items() if isinstance(error, kind)), 500)
-
-
 def problem_response(status: int, title: str, detail: str, **more: Any) -> Response:
     """Return a response with a problem document."""
     document = {"type": "about:blank", "title": title, "status": status, "detail": detail, **more}
-    headers = {503: {"Retry-After": str(RETRY_AFTER)}, 413: {"Connection": "close"}}.get(
-        status
-    )  # the rest of a large body is not read
+    # 413: the rest of a large body is not read.
+    headers = {503: {"Retry-After": str(RETRY_AFTER)}, 413: {"Connection": "close"}}.get(status)
     text = orjson.dumps(document, default=str, option=orjson.OPT_NON_STR_KEYS)
     return Response(text, status, headers, MEDIA_TYPE)
-
-
-def error_response(error: QueueError) -> Response:
-    """Return the response for an error of this package."""
-    more = {"rows": error.rows} if isinstance(error, MessageError) and error.rows else {}
-    return problem_response(status_of(error), type(error).__name__, str(error), **more)
-
-
-def methods_of(path: str, routes: Sequence[BaseRoute]) -> list[str]:
-    """Return the methods that a path supports.
-
-    Starlette's own `Allow` header has those of one route only.
-    """
-    found = [route for route in routes if isinstance(route, Route) and route.path_regex.match(path)]
-    return sorted({method for route in found for method in route.methods or ()})
 
 
 def add_error_handlers(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
@@ -115,7 +94,9 @@ def add_error_handlers(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
 
     @app.exception_handler(QueueError)
     async def handle_queue_error(_: Request, error: QueueError) -> Response:
-        return error_response(error)
+        status = next(status for kind, status in STATUS_CODES.items() if isinstance(error, kind))
+        more = {"rows": error.rows} if isinstance(error, MessageError) and error.rows else {}
+        return problem_response(status, type(error).__name__, str(error), **more)
 
     @app.exception_handler(RequestValidationError)
     async def handle_invalid_request(_: Request, error: RequestValidationError) -> Response:
@@ -128,8 +109,12 @@ def add_error_handlers(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
         if error.status_code == 404 and detail == phrase:
             detail = f"there is no resource {request.url.path}; GET /docs lists them"
         elif error.status_code == 405:
-            allowed = ", ".join(methods_of(request.url.path, routes)) or "GET, HEAD"  # the rest are pages and files
-            detail = f"{request.url.path} does not support {request.method}; use {allowed}"
+            path = request.url.path
+            found = [route for route in routes if isinstance(route, Route) and route.path_regex.match(path)]
+            methods = {method for route in found for method in route.methods or ()}
+            # Starlette's `Allow` has the methods of one route only. The rest are pages and files.
+            allowed = ", ".join(sorted(methods)) or "GET, HEAD"
+            detail = f"{path} does not support {request.method}; use {allowed}"
             headers["Allow"] = allowed
         answer = problem_response(error.status_code, phrase, detail)
         answer.headers.update(headers)

@@ -4,8 +4,8 @@
 |---|---|---|
 | GET, XML | `event-list/event-uri*` | `event-list/event-id*` |
 | GET, JSON | `{"eventList": […]}` | `[…]` |
-| PUT answers, XML | `result-list/result/{event-uri, result}` | `event-list/event/{event-id, event-status}` |
-| PUT answers, JSON | `{"resultList": [{"uri", "result"}]}` | `[{"id", "status"}]` |
+| PUT, XML | `result-list/result/{event-uri,result}` | `event-list/event/{event-id,event-status}` |
+| PUT, JSON | `{"resultList": [{"uri", "result"}]}` | `[{"id", "status"}]` |
 | text | ids, or `id,status`, a line each (CRLF) | the same |
 
 A body of PUT may have either form. For a wrong call hub-queue answers 500, and this server 400.
@@ -24,11 +24,12 @@ from fastapi import Query, Request
 from starlette.responses import Response
 
 from spark_queue.errors import OptionError
+from spark_queue.events.config import local_name
 from spark_queue.events.event import status_uri
 from spark_queue.events.heartbeats import tick
 from spark_queue.events.queue import Events
 from spark_queue.rest.errors import NotFound, UnsupportedMediaType
-from spark_queue.rest.payloads import parse_json, read_body
+from spark_queue.rest.payloads import media_type, parse_json, read_body
 from spark_queue.rest.routes import describe_body, router
 from spark_queue.rest.service import Service, ServiceDependency
 
@@ -58,7 +59,10 @@ async def take(
     ] = None,
     form: HubQueueForm = "readme",
 ) -> Response:
-    """Take new events: they become pending, and no other caller gets them. Priority first, then the oldest."""
+    """Take new events: they become pending, and no other caller gets them.
+
+    Priority first, then the oldest.
+    """
     media, events = preferred_type(request), events_of(service)
     service.check_limit(count or 0, "rs:count", "event")
     taken = await service.run_in_thread(events.take, count)
@@ -74,7 +78,7 @@ async def execute(service: ServiceDependency, request: Request, form: HubQueueFo
     media, events = preferred_type(request), events_of(service)
     ids = parse_ids(request, await read_body(request, service.limits.body))
     service.check_body(len(ids), "event")
-    statuses = await service.run_executor(events.execute, ids)
+    statuses = await service.run_in_thread(events.execute, ids, threads=service.executor_threads)
     prefix = events.settings.status_prefix
     uris = {id: status_uri(status, prefix) if status else "" for id, status in statuses.items()}
     return statuses_response(uris, media, form)
@@ -95,9 +99,8 @@ async def heartbeat(
     heartbeat_id = heartbeat if heartbeat is not None else id
     if heartbeat_id is None:
         raise OptionError("Missing 'rs:heartbeat' parameter", option="rs:heartbeat")
-    return ids_response(
-        await service.run_in_thread(tick, events, service.settings.declared.heartbeats, heartbeat_id), media, form
-    )
+    ids = await service.run_in_thread(tick, events, service.settings.declared.heartbeats, heartbeat_id)
+    return ids_response(ids, media, form)
 
 
 def events_of(service: Service) -> Events:
@@ -107,7 +110,7 @@ def events_of(service: Service) -> Events:
     return service.events.clone()
 
 
-# --- types and bodies -----------------------------------------------------------------------------------------------
+# --- types and bodies -----------------------------------------------------------------------------
 
 
 def preferred_type(request: Request) -> str:
@@ -141,13 +144,13 @@ def parse_ids(request: Request, text: bytes) -> list[str]:
 
     Raises `UnsupportedMediaType` for another type, `OptionError` for an invalid body.
     """
-    media = MEDIA_TYPES.get(request.headers.get("content-type", "").partition(";")[0].strip().lower())
+    sent = request.headers.get("content-type", "")
+    media = MEDIA_TYPES.get(media_type(sent))
     if media == XML:
         ids = _parse_xml(text)
     elif media == JSON:
         ids = _parse_json(parse_json(text))
     else:
-        sent = request.headers.get("content-type", "")
         raise UnsupportedMediaType(f"header Content-Type is {sent!r} but must be {XML} or {JSON}")
     found = [_id_from_uri(one) for one in ids]
     if not all(found):
@@ -160,9 +163,9 @@ def _parse_xml(text: bytes) -> list[str]:
         root: Element = Safe.fromstring(text)
     except (Safe.ParseError, DefusedXmlException, ValueError) as error:
         raise OptionError(f"the body is not valid XML: {_describe_xml_error(error)}") from None
-    if _local_name(root) != "event-list":
-        raise OptionError(f"the root element of the body is {_local_name(root)!r} but must be 'event-list'")
-    return [(one.text or "").strip() for one in root.iter() if _local_name(one) in ("event-uri", "event-id")]
+    if local_name(root) != "event-list":
+        raise OptionError(f"the root element of the body is {local_name(root)!r} but must be 'event-list'")
+    return [(one.text or "").strip() for one in root.iter() if local_name(one) in ("event-uri", "event-id")]
 
 
 def _describe_xml_error(error: Exception) -> str:
@@ -170,10 +173,6 @@ def _describe_xml_error(error: Exception) -> str:
     if isinstance(error, DefusedXmlException):
         return "it has entities or external references, which are not allowed"
     return str(error)
-
-
-def _local_name(element: Element) -> str:
-    return str(element.tag).rpartition("}")[2]
 
 
 def _parse_json(value: object) -> list[str]:
@@ -192,7 +191,7 @@ def _id_from_uri(text: str) -> str:
     return text.rpartition("/")[2].removesuffix(".xml") if text.startswith("/") else text
 
 
-# --- answers --------------------------------------------------------------------------------------------------------
+# --- answers --------------------------------------------------------------------------------------
 
 
 def ids_response(ids: Sequence[str], media: str, form: str) -> Response:

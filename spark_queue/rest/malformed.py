@@ -10,7 +10,6 @@ from spark_queue.errors import did_you_mean
 
 #: The allowed values, for each kind of error of pydantic. Braces are filled from its context.
 _RULES = {
-    "missing": "",
     "int_parsing": "a whole number",
     "int_parsing_size": "a smaller number",
     "int_from_float": "a whole number",

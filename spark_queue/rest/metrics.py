@@ -1,14 +1,13 @@
 """Metrics for Prometheus, under the names of keuss-server.
 
-`q_global_*`: sizes and counters of queues, read from the stores. `keuss_q_*_total`: messages that this server pushed,
-popped and settled. `http_request_duration_seconds`: how long requests took.
+`q_global_*`: sizes and counters of queues, read from the stores. `keuss_q_*_total`: messages that
+this server pushed, popped and settled. `http_request_duration_seconds`: how long requests took.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -42,7 +41,7 @@ class ServerMetrics:
     def __init__(self, stores: Mapping[str, Store]) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(QueueCollector(stores))
-        self._acts = {
+        self.acts = {
             act: Counter(
                 f"keuss_q_{act}", f"Messages of {act} over HTTP, by outcome", ("proto", "ns", "q", "status"),
                 registry=self._registry,
@@ -54,20 +53,6 @@ class ServerMetrics:
             buckets=DURATION_BUCKETS, registry=self._registry,
         )  # fmt: skip
         self._text, self._until = b"", 0.0
-
-    def count(self, act: str, ns: str, queue: str, status: str, messages: int = 1) -> None:
-        """Count outcomes of messages: `ok`, `notfound`, `deadletter`, `timeout`, `cancel`, `ko`."""
-        if messages:
-            self._acts[act].labels("rest", ns, queue, status).inc(messages)
-
-    @contextmanager
-    def count_errors(self, act: str, ns: str, queue: str) -> Iterator[None]:
-        """Count a `QueueError` within the block as `ko`, and raise it again."""
-        try:
-            yield
-        except QueueError:
-            self.count(act, ns, queue, "ko")
-            raise
 
     def render(self) -> bytes:
         """Return all metrics in Prometheus' format. May block."""
@@ -82,10 +67,6 @@ class QueueCollector(Collector):
 
     def __init__(self, stores: Mapping[str, Store]) -> None:
         self._stores = stores
-
-    def describe(self) -> list[Any]:
-        """Return nothing: otherwise the registry would collect at once."""
-        return []
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield the metrics of every store. A store that cannot be reached has `q_global_up` 0."""
@@ -102,7 +83,7 @@ class QueueCollector(Collector):
                 continue
             up.add_metric((ns,), 1)
             for queue, facts in found.items():
-                values = facts | facts["stats"] | {"next_t": facts["next_t"]}
+                values = facts | facts["stats"]
                 for name, family in families.items():
                     if values[name] is not None:
                         family.add_metric((ns, queue), float(values[name]))

@@ -1,14 +1,10 @@
-"""The pages `/docs` and `/redoc`: Swagger UI and ReDoc from an installed package, so they work without internet.
+"""The content security policy of the pages `/docs` and `/redoc`.
 
-A content security policy keeps browsers from other hosts: ReDoc would load a logo from one.
+It keeps browsers from other hosts: ReDoc would load a logo from one.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
-from fastapi import FastAPI
-from fastapi_offline import FastAPIOffline
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -25,13 +21,6 @@ POLICY = "; ".join(
         "frame-ancestors 'none'",
     )
 )
-
-
-def app_with_pages(**settings: Any) -> FastAPI:
-    """Return an app whose pages load their files from `/docs/static`."""
-    app = FastAPIOffline(static_url="/docs/static", **settings)
-    app.add_middleware(ContentPolicyMiddleware)
-    return app
 
 
 class ContentPolicyMiddleware:

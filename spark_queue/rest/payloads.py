@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
@@ -21,7 +22,7 @@ from spark_queue.errors import MessageError, OptionError
 from spark_queue.messages.columns import header_dicts
 from spark_queue.messages.json_text import load_json
 from spark_queue.messages.payload import Json, as_json, to_jsonable
-from spark_queue.messages.schema import MAX_TIME_MS, PayloadKind
+from spark_queue.messages.schema import PayloadKind
 from spark_queue.rest.errors import TooLarge, UnsupportedMediaType
 from spark_queue.rest.receipts import receipt_of
 
@@ -73,7 +74,7 @@ def parse_json(text: bytes) -> Json:
     return value
 
 
-# --- a single message -----------------------------------------------------------------------------------------------
+# --- a single message -----------------------------------------------------------------------------
 
 
 def parse_payload(request: Request, body: bytes) -> tuple[bytes, PayloadKind]:
@@ -87,27 +88,30 @@ def parse_payload(request: Request, body: bytes) -> tuple[bytes, PayloadKind]:
         raise UnsupportedMediaType(
             f"header Content-Type is {full!r} but must be a media type such as application/json or text/plain"
         )
-    media = full.partition(";")[0].strip().lower()
+    media = media_type(full)
     if _is_json(media):
         return body, "json"
     if not media.startswith("text/"):
         return body, "binary"
     found = re.search(r"charset=\"?([^\s;\"]+)", full, re.IGNORECASE)
+    charset = found[1] if found else "utf-8"
     try:
-        return body.decode(found[1] if found else "utf-8").encode(), "text"
+        return body.decode(charset).encode(), "text"
     except LookupError:
-        raise UnsupportedMediaType(
-            f"header Content-Type has the unknown charset {found[1] if found else ''!r}: send UTF-8"
-        ) from None
+        raise UnsupportedMediaType(f"header Content-Type has the unknown charset {charset!r}: send UTF-8") from None
     except UnicodeError as error:
         raise OptionError(
-            f"the body is not text in the charset of its Content-Type, {found[1] if found else 'utf-8'} ({error}); "
+            f"the body is not text in the charset of its Content-Type, {charset} ({error}); "
             "send bytes as application/octet-stream"
         ) from None
 
 
-def _is_json(media_type: str) -> bool:
-    media = media_type.partition(";")[0].strip().lower()
+def media_type(content_type: str) -> str:
+    """Return the type in a header `Content-Type`, without its parameters, in lower case."""
+    return content_type.partition(";")[0].strip().lower()
+
+
+def _is_json(media: str) -> bool:
     return media == "application/json" or media.endswith("+json")
 
 
@@ -122,33 +126,6 @@ def message_headers(request: Request) -> dict[str, str]:
             except UnicodeDecodeError:
                 raise OptionError(f"header {key} is not UTF-8: encode its value in UTF-8") from None
     return found
-
-
-def push_row(
-    payload: bytes,
-    kind: PayloadKind,
-    headers: dict[str, str],
-    *,
-    id: str | None,
-    mature: datetime | None,
-    delay: float | None,
-    tries: int,
-) -> dict[str, Any]:
-    """Return one message as a row of PUSHES; `delay` in seconds.
-
-    Raises `OptionError` if `delay` is out of range, or there are both `mature` and `delay`.
-    """
-    if delay is not None and not 0 <= delay <= MAX_TIME_MS / 2000:
-        raise OptionError(
-            f"parameter 'delay' is {delay} but must be 0 or more seconds, and end before the year 5000",
-            option="delay",
-        )
-    if mature is not None and delay is not None:
-        raise OptionError("parameters 'mature' and 'delay' exclude each other: give one of them", option="mature")
-    return {
-        "id": id, "payload": payload, "payload_kind": kind, "headers": list(headers.items()), "mature": mature,
-        "delay": None if delay is None else round(delay * 1000), "tries": tries,
-    }  # fmt: skip
 
 
 def single_message_error(row: dict[str, Any], error: MessageError) -> MessageError:
@@ -181,20 +158,16 @@ def parse_mature(text: str) -> datetime:
 
     Raises `OptionError` if it is neither.
     """
-    try:
+    with suppress(ValueError, OverflowError, OSError):
         return datetime.fromtimestamp(float(text), UTC)
-    except (ValueError, OverflowError, OSError):
-        pass
-    try:
+    with suppress(ValueError):
         found = datetime.fromisoformat(text)
-    except ValueError:
-        found = None
-    if found is None or found.tzinfo is None:
-        raise OptionError(
-            f"parameter 'mature' is {text!r} but must be seconds since 1970, or a moment such as 2026-01-31T12:00Z",
-            option="mature",
-        )
-    return found
+        if found.tzinfo is not None:
+            return found
+    raise OptionError(
+        f"parameter 'mature' is {text!r} but must be seconds since 1970, or a moment such as 2026-01-31T12:00Z",
+        option="mature",
+    )
 
 
 def message_response(batch: pa.RecordBatch, tag: str | None) -> Response:
@@ -202,7 +175,7 @@ def message_response(batch: pa.RecordBatch, tag: str | None) -> Response:
     payload, kind, id = (batch.column(name)[0].as_py() for name in ("payload", "payload_kind", "id"))
     headers = dict(header_dicts(batch.slice(0, 1))[0])
     media = headers.pop(CONTENT_TYPE, None) or _DEFAULT_TYPES[kind]
-    if _is_json(media):  # a store may keep a JSON string as text
+    if _is_json(media_type(media)):  # a store may keep a JSON string as text
         payload = as_json(payload, kind)
     fields = {
         "x-ks-id": id if tag is None else receipt_of(tag),  # the tag holds this message only
@@ -214,23 +187,16 @@ def message_response(batch: pa.RecordBatch, tag: str | None) -> Response:
         "content-security-policy": "sandbox",  # a browser must not run a payload
         CONTENT_TYPE: media,
     }
+    fields |= {HEADER_PREFIX + key: value for key, value in headers.items()}
     response = Response(payload)
-    raw = [(_encode_name(key), _encode_value(value)) for key, value in fields.items()]
-    raw += [(_encode_name(HEADER_PREFIX + key), _encode_value(value)) for key, value in headers.items()]
-    response.raw_headers += raw
+    for key, value in fields.items():
+        name = quote(key.lower(), safe=_TOKEN_CHARACTERS)
+        text = _CONTROL.sub(lambda one: f"%{ord(one[0]):02X}", value.strip())
+        response.raw_headers.append((name.encode(), text.encode()))
     return response
 
 
-def _encode_name(key: str) -> bytes:
-    return quote(key.lower(), safe=_TOKEN_CHARACTERS).encode()
-
-
-def _encode_value(text: str) -> bytes:
-    """Encode in UTF-8, with control characters percent-encoded."""
-    return _CONTROL.sub(lambda one: f"%{ord(one[0]):02X}", text.strip()).encode()
-
-
-# --- batches --------------------------------------------------------------------------------------------------------
+# --- batches --------------------------------------------------------------------------------------
 
 
 def message_dicts(batches: list[pa.RecordBatch], tag: str | None) -> Iterator[dict[str, Any]]:

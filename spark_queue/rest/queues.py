@@ -7,12 +7,15 @@ id of keuss. So a late commit cannot remove a message that another consumer has 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
-from fastapi import Query, Request
+import pyarrow as pa
+from fastapi import Depends, Query, Request
 from starlette.responses import Response
 
 from spark_queue.errors import OptionError
+from spark_queue.messages.schema import MAX_TIME_MS
 from spark_queue.options.masking import mask
 from spark_queue.rest.errors import NoMessage, NotFound
 from spark_queue.rest.metrics import queue_status, queues_of
@@ -22,7 +25,6 @@ from spark_queue.rest.payloads import (
     message_response,
     parse_mature,
     parse_payload,
-    push_row,
     read_body,
 )
 from spark_queue.rest.receipts import new_tag, parse_receipt
@@ -40,7 +42,7 @@ from spark_queue.rest.routes import (
     describe_json,
     router,
 )
-from spark_queue.rest.service import POP_LEASE, BoundQueue, Service, ServiceDependency, watch_disconnect
+from spark_queue.rest.service import POP_LEASE, BoundQueue, QueueDependency, ServiceDependency, watch_disconnect
 from spark_queue.stores.base import Store
 
 routes = router("queues")
@@ -87,7 +89,7 @@ POP_RESPONSES: dict[int | str, dict[str, Any]] = {
 PAYLOAD_BODY = describe_body("The payload.", "application/json", "text/plain", "application/octet-stream")
 
 
-# --- status of queues -----------------------------------------------------------------------------------------------
+# --- status of queues -----------------------------------------------------------------------------
 
 
 def _status(ns: str, store: Store, queue: str) -> dict[str, Any]:
@@ -114,40 +116,35 @@ async def queues(ns: NamespaceName, service: ServiceDependency) -> Response:
 
 
 @routes.get("/q/{ns}/{queue}/status", responses={200: describe_json("Sizes and counters.", QUEUE_STATUS)})
-async def status(ns: NamespaceName, queue: QueueName, service: ServiceDependency) -> Response:
+async def status(bound: QueueDependency, service: ServiceDependency) -> Response:
     """Return the numbers of messages in a queue, by state, and counters."""
-    bound = service.get_queue(ns, queue)
-    return json_response(await service.run_in_thread(_status, ns, bound.store, queue))
+    return json_response(await service.run_in_thread(_status, bound.ns, bound.store, bound.queue))
 
 
 @routes.get("/q/{ns}/{queue}/paused", responses={200: describe_json("`paused`.")})
-async def paused(ns: NamespaceName, queue: QueueName, service: ServiceDependency) -> Response:
+async def paused(bound: QueueDependency, service: ServiceDependency) -> Response:
     """Return whether a queue is paused."""
-    bound = service.get_queue(ns, queue)
-    return json_response({"paused": await service.run_in_thread(bound.store.is_paused, queue)})
+    return json_response({"paused": await service.run_in_thread(bound.store.is_paused, bound.queue)})
 
 
 @routes.patch("/q/{ns}/{queue}/pause", status_code=201, responses={201: describe_json("`paused`.")})
-async def pause(ns: NamespaceName, queue: QueueName, service: ServiceDependency) -> Response:
+async def pause(bound: QueueDependency, service: ServiceDependency) -> Response:
     """Pause the queue: no client can reserve messages until `resume`, keuss programs included."""
-    bound = service.get_queue(ns, queue)
-    await service.run_in_thread(bound.store.pause, queue)
+    await service.run_in_thread(bound.store.pause, bound.queue)
     return json_response({"paused": True}, 201)
 
 
 @routes.patch("/q/{ns}/{queue}/resume", status_code=201, responses={201: describe_json("`paused`.")})
-async def resume(ns: NamespaceName, queue: QueueName, service: ServiceDependency) -> Response:
+async def resume(bound: QueueDependency, service: ServiceDependency) -> Response:
     """Resume the queue."""
-    bound = service.get_queue(ns, queue)
-    await service.run_in_thread(bound.store.resume, queue)
+    await service.run_in_thread(bound.store.resume, bound.queue)
     return json_response({"paused": False}, 201)
 
 
 @routes.get("/q/{ns}/{queue}/consumers", responses={200: describe_json("Waiting requests, by `tid`.")})
-async def consumers(ns: NamespaceName, queue: QueueName, service: ServiceDependency) -> Response:
+async def consumers(bound: QueueDependency, service: ServiceDependency) -> Response:
     """List the requests that wait for messages of the queue at this server."""
-    service.get_queue(ns, queue)
-    waiting = service.wait_list.waiters_of(ns, queue)
+    waiting = service.wait_list.waiters_of(bound.ns, bound.queue)
     return json_response({one.tid: {"tid": one.tid, "since": one.since, "reserve": one.reserve} for one in waiting})
 
 
@@ -159,7 +156,7 @@ async def cancel(ns: NamespaceName, queue: QueueName, tid: str, service: Service
     return Response(status_code=204)
 
 
-# --- messages -------------------------------------------------------------------------------------------------------
+# --- messages -------------------------------------------------------------------------------------
 
 
 @routes.put("/q/{ns}/{queue}", responses={200: describe_json("The message's `id`.")}, operation_id="put_message",
@@ -167,8 +164,7 @@ async def cancel(ns: NamespaceName, queue: QueueName, tid: str, service: Service
 @routes.post("/q/{ns}/{queue}", responses={200: describe_json("The message's `id`.")}, operation_id="post_message",
              openapi_extra=PAYLOAD_BODY)  # fmt: skip
 async def push(
-    ns: NamespaceName,
-    queue: QueueName,
+    bound: QueueDependency,
     service: ServiceDependency,
     request: Request,
     mature: Annotated[
@@ -189,20 +185,33 @@ async def push(
     `Content-Type` says whether it is JSON, text or bytes, and becomes a header of the message. A
     header `x-ks-hdr-NAME` becomes its header NAME.
     """
-    bound = service.get_queue(ns, queue)
-    with service.metrics.count_errors("push", ns, queue):
+    with bound.count_errors("push"):
         payload, kind = parse_payload(request, await read_body(request, service.limits.body))
         when = None if mature is None else parse_mature(mature)
-        row = push_row(payload, kind, message_headers(request), id=id, mature=when, delay=delay, tries=tries)
+        headers = message_headers(request)
+        if delay is not None and not 0 <= delay <= MAX_TIME_MS / 2000:
+            raise OptionError(
+                f"parameter 'delay' is {delay} but must be 0 or more seconds, and end before the year 5000",
+                option="delay",
+            )
+        if when is not None and delay is not None:
+            raise OptionError("parameters 'mature' and 'delay' exclude each other: give one of them", option="mature")
+        row = {
+            "id": id, "payload": payload, "payload_kind": kind, "headers": list(headers.items()), "mature": when,
+            "delay": None if delay is None else round(delay * 1000), "tries": tries,
+        }  # fmt: skip
         pushed_id = await service.push(bound, row)
-    service.metrics.count("push", ns, queue, "ok")
+    bound.count("push", "ok")
     return json_response({"id": pushed_id})
 
 
-@routes.get("/q/{ns}/{queue}", responses=POP_RESPONSES)
-async def pop(
-    ns: NamespaceName,
-    queue: QueueName,
+#: Pops or reserves up to this number of messages. Returns their batches, and the tag that holds
+#: them if they are reserved.
+Take = Callable[[int], Awaitable[tuple[list[pa.RecordBatch], str | None]]]
+
+
+async def _get_take(
+    bound: QueueDependency,
     service: ServiceDependency,
     request: Request,
     to: Wait = 0,
@@ -210,60 +219,58 @@ async def pop(
     lease: Lease = None,
     consumer: ConsumerName = None,
     tid: Tid = None,
-) -> Response:
-    """Pop a message, or reserve it.
+) -> Take:
+    """Return the function that takes messages for a request.
 
-    A popped message is removed before the answer is sent: at most once. A reserved message is settled by its
-    `x-ks-id`, or becomes ready again when its lease ends.
-    """
-    bound = service.get_queue(ns, queue)
-    taken = await take_messages(service, bound, request, 1, to, reserve, lease, consumer, tid)
-    return message_response(taken.batches[0], taken.tag if reserve else None)
-
-
-async def take_messages(
-    service: Service,
-    bound: BoundQueue,
-    request: Request,
-    limit: int,
-    to: int,
-    reserve: bool,
-    lease: int | None,
-    consumer: str | None,
-    tid: str | None,
-) -> Any:
-    """Pop or reserve up to `limit` messages for a request, and return them.
-
-    Raises `NoMessage` if none came in time, `Cancelled` or `ShuttingDown` if the wait has ended,
+    It raises `NoMessage` if none came in time, `Cancelled` or `ShuttingDown` if the wait has ended,
     and `OptionError` for an invalid parameter.
     """
     action = "reserve" if reserve else "pop"
-    meters, ns, queue = service.metrics, bound.ns, bound.queue
     tag = new_tag(consumer)
-    service.check_wait(to)
+    if to > service.limits.wait:
+        raise OptionError(
+            f"parameter 'to' is {to}, but a request may wait for {service.limits.wait:,} ms at most", option="to"
+        )
     if lease is not None and not reserve:
         raise OptionError("parameter 'lease' needs reserve=1: a popped message is removed at once", option="lease")
     lease_ms = lease if lease is not None else bound.options.reserve_timeout if reserve else POP_LEASE
-    with service.wait_list.register(ns, queue, reserve, tid) as waiter:
-        watching = asyncio.ensure_future(watch_disconnect(request, waiter)) if to else None
-        try:
-            with meters.count_errors(action, ns, queue):
-                taken = await service.take(bound, waiter, tag, limit, to, lease_ms)
-                if taken is not None and not reserve:
-                    await service.run_in_thread(bound.remove_popped, taken)
-        finally:
-            if watching is not None:
-                watching.cancel()
-    if taken is None:
-        meters.count(action, ns, queue, "timeout")
-        raise NoMessage(
-            f"no message of {ns}/{queue} is ready" if not to else f"no message of {ns}/{queue} came in {to} ms"
-        )
-    meters.count(action, ns, queue, "ok", taken.rows)
-    return taken
+
+    async def take(limit: int) -> tuple[list[pa.RecordBatch], str | None]:
+        with service.wait_list.register(bound.ns, bound.queue, reserve, tid) as waiter:
+            watching = asyncio.ensure_future(watch_disconnect(request, waiter)) if to else None
+            try:
+                with bound.count_errors(action):
+                    taken = await service.take(bound, waiter, tag, limit, to, lease_ms)
+                    if taken is not None and not reserve:
+                        await service.run_in_thread(bound.remove_popped, taken)
+            finally:
+                if watching is not None:
+                    watching.cancel()
+        if taken is None:
+            bound.count(action, "timeout")
+            when = f"came in {to} ms" if to else "is ready"
+            raise NoMessage(f"no message of {bound.ns}/{bound.queue} {when}")
+        bound.count(action, "ok", sum(batch.num_rows for batch in taken.batches))
+        return taken.batches, taken.tag if reserve else None
+
+    return take
 
 
-# --- outcomes -------------------------------------------------------------------------------------------------------
+TakeDependency = Annotated[Take, Depends(_get_take)]
+
+
+@routes.get("/q/{ns}/{queue}", responses=POP_RESPONSES)
+async def pop(take: TakeDependency) -> Response:
+    """Pop a message, or reserve it.
+
+    A popped message is removed before the answer is sent: at most once. A reserved message is
+    settled by its `x-ks-id`, or becomes ready again when its lease ends.
+    """
+    batches, tag = await take(1)
+    return message_response(batches[0], tag)
+
+
+# --- outcomes -------------------------------------------------------------------------------------
 
 
 @routes.patch("/q/{ns}/{queue}/commit/{handle}", status_code=204)
@@ -274,10 +281,10 @@ async def commit(ns: NamespaceName, queue: QueueName, handle: Handle, service: S
     """
     bound = service.get_queue(ns, queue)
     tag, id = parse_receipt(handle)
-    with service.metrics.count_errors("commit", ns, queue):
+    with bound.count_errors("commit"):
         done = await service.run_in_thread(bound.commit, tag, None if id is None else [id])
-    service.metrics.count("commit", ns, queue, "ok" if done else "notfound", done or 1)
-    check_held(done, ns, queue)
+    bound.count("commit", "ok" if done else "notfound", done or 1)
+    check_held(done, bound)
     return Response(status_code=204)
 
 
@@ -287,17 +294,17 @@ async def rollback(
 ) -> Response:
     """Roll back a reserved message, or all messages of a reservation: they failed.
 
-    They become ready again after `delay` ms. If the namespace has `maxTries`, the last failure makes a message a dead
-    letter. 404 if the handle no longer holds any.
+    They become ready again after `delay` ms. If the namespace has `maxTries`, the last failure
+    makes a message a dead letter. 404 if the handle no longer holds any.
     """
     bound = service.get_queue(ns, queue)
     tag, id = parse_receipt(handle)
-    with service.metrics.count_errors("rollback", ns, queue):
+    with bound.count_errors("rollback"):
         rolled_back, dead = await service.run_in_thread(bound.rollback, tag, None if id is None else [id], delay)
-    service.metrics.count("rollback", ns, queue, "ok", rolled_back)
-    service.metrics.count("rollback", ns, queue, "deadletter", dead)
-    service.metrics.count("rollback", ns, queue, "notfound", 0 if rolled_back or dead else 1)
-    check_held(rolled_back + dead, ns, queue)
+    bound.count("rollback", "ok", rolled_back)
+    bound.count("rollback", "deadletter", dead)
+    bound.count("rollback", "notfound", 0 if rolled_back or dead else 1)
+    check_held(rolled_back + dead, bound)
     return json_response({"rolled_back": rolled_back, "dead": dead})
 
 
@@ -310,14 +317,15 @@ async def renew(
     """Renew the lease of a reservation, for work that takes longer."""
     bound = service.get_queue(ns, queue)
     tag, _ = parse_receipt(handle)
-    held = await service.run_in_thread(
-        bound.store.renew, queue, tag, lease if lease is not None else bound.options.reserve_timeout
-    )
-    check_held(held, ns, queue)
+    lease_ms = lease if lease is not None else bound.options.reserve_timeout
+    held = await service.run_in_thread(bound.store.renew, queue, tag, lease_ms)
+    check_held(held, bound)
     return json_response({"held": held})
 
 
-def check_held(done: int, ns: str, queue: str) -> None:
+def check_held(done: int, bound: BoundQueue) -> None:
     """Raise `NotFound` if a receipt holds nothing."""
     if not done:
-        raise NotFound(f"the handle holds no message of {ns}/{queue}: it was settled already, or its lease has ended")
+        raise NotFound(
+            f"the handle holds no message of {bound.ns}/{bound.queue}: it was settled already, or its lease has ended"
+        )

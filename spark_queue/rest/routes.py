@@ -20,8 +20,7 @@ QueueName = Annotated[
     str, Path(alias="queue", description="The name of a queue; its first push creates it.", max_length=200)
 ]
 Reserve = Annotated[
-    bool,
-    Query(description="Hold messages until commit or rollback; otherwise they are removed at once."),
+    bool, Query(description="Hold messages until commit or rollback; otherwise they are removed at once.")
 ]
 Wait = Annotated[int, Query(alias="to", ge=0, description="How long to wait for the first message (ms).")]
 Lease = Annotated[
@@ -35,8 +34,7 @@ ConsumerName = Annotated[
     ),
 ]
 Tid = Annotated[
-    str | None,
-    Query(description="A name for this request while it waits, to cancel it by.", max_length=200),
+    str | None, Query(description="A name for this request while it waits, to cancel it by.", max_length=200)
 ]
 Delay = Annotated[int, Query(ge=0, le=10**13, description="How long until they are ready again (ms).")]
 Handle = Annotated[str, Path(description="The `x-ks-id`, `handle` or `reservation` of a reserved message.")]
@@ -48,26 +46,18 @@ class StrictRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return the handler, behind a check of the parameter names."""
         handle = super().get_route_handler()
-        known = sorted({one.alias for one in self.dependant.query_params} | set(self.dependency_parameters()))
+        own = (self.dependant, *self.dependant.dependencies)
+        known = sorted({one.alias for each in own for one in each.query_params})
+        listed = f"; known parameters: {', '.join(known)}" if known else "; this resource has no parameters"
 
         async def checked(request: Request) -> Response:
-            unknown = [name for name in request.query_params if name not in known]
-            if unknown:
-                raise OptionError(
-                    f"unknown parameter {unknown[0]!r}{did_you_mean(unknown[0], known) or _list_parameters(known)}",
-                    option=unknown[0],
-                )
+            for name in request.query_params:
+                if name not in known:
+                    hint = did_you_mean(name, known) or listed
+                    raise OptionError(f"unknown parameter {name!r}{hint}", option=name)
             return await handle(request)
 
         return checked
-
-    def dependency_parameters(self) -> list[str]:
-        """Return the names of the parameters of the handler's dependencies."""
-        return [one.alias for each in self.dependant.dependencies for one in each.query_params]
-
-
-def _list_parameters(parameters: list[str]) -> str:
-    return f"; known parameters: {', '.join(parameters)}" if parameters else "; this resource has no parameters"
 
 
 def router(tag: str, answers: dict[int | str, dict[str, Any]] = ERROR_RESPONSES) -> APIRouter:

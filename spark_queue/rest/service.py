@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
@@ -23,6 +23,7 @@ from spark_queue.rest.metrics import ServerMetrics
 from spark_queue.rest.payloads import single_message_error
 from spark_queue.rest.readiness import Readiness
 from spark_queue.rest.receipts import new_tag
+from spark_queue.rest.routes import NamespaceName, QueueName
 from spark_queue.rest.settings import Settings
 from spark_queue.rest.waiters import DISCONNECTED, Waiter, WaitList
 from spark_queue.stores import open_store
@@ -52,11 +53,6 @@ class TakenBatches:
     tag: str
     batches: list[pa.RecordBatch]
 
-    @property
-    def rows(self) -> int:
-        """The number of messages."""
-        return sum(batch.num_rows for batch in self.batches)
-
 
 @dataclass(frozen=True)
 class BoundQueue:
@@ -66,6 +62,21 @@ class BoundQueue:
     queue: str
     store: Store
     options: QueueOptions
+    metrics: ServerMetrics
+
+    def count(self, act: str, status: str, messages: int = 1) -> None:
+        """Count outcomes of messages: `ok`, `notfound`, `deadletter`, `timeout`, `cancel`, `ko`."""
+        if messages:
+            self.metrics.acts[act].labels("rest", self.ns, self.queue, status).inc(messages)
+
+    @contextmanager
+    def count_errors(self, act: str) -> Iterator[None]:
+        """Count a `QueueError` within the block as `ko`, and raise it again."""
+        try:
+            yield
+        except QueueError:
+            self.count(act, "ko")
+            raise
 
     def take(self, tag: str, limit: int, max_bytes: int, lease: int | None) -> TakenBatches | None:
         """Reserve up to `limit` messages, about `max_bytes` in all. Return `None` if none is ready.
@@ -151,20 +162,15 @@ class Service:
         self.wait_list = WaitList()
         self.metrics = ServerMetrics(self.stores)
         self.readiness = Readiness(self.stores)
-        self.events = self._open_events(settings)
+        self.events: Events | None = None
+        if (place := settings.place_of_events()) is not None:
+            url, declared = settings.options[place.ns].url, settings.declared
+            store = open_store(url, retry_timeout=RETRY_TIMEOUT_MS)  # of its own: events change its layout
+            self.events = Events(store, place.queue, executors=declared.executors, settings=declared.settings)
         self._call_threads = ThreadPoolExecutor(CALL_THREADS, "rest")
-        self._executor_threads = ThreadPoolExecutor(EXECUTOR_THREADS, "rest executes")
+        self.executor_threads = ThreadPoolExecutor(EXECUTOR_THREADS, "rest executes")
         self._pushes = Coalescer(self._push_all, MAX_PUSHED)
         self._waiting_threads = ThreadPoolExecutor(WAITING_THREADS, "rest waits")
-
-    def _open_events(self, settings: Settings) -> Events | None:
-        place = settings.place_of_events()
-        if place is None:
-            return None
-        store = open_store(
-            settings.options[place.ns].url, retry_timeout=RETRY_TIMEOUT_MS
-        )  # a store of its own: events change its layout
-        return Events(store, place.queue, executors=settings.declared.executors, settings=settings.declared.settings)
 
     def get_queue(self, ns: str, queue: str) -> BoundQueue:
         """Return a queue of a namespace.
@@ -175,11 +181,14 @@ class Service:
         if store is None:
             raise NotFound(f"there is no namespace {ns!r}{did_you_mean(ns, self.stores)}", ns=ns)
         store.check_queue(queue)
-        return BoundQueue(ns, queue, store, self.settings.options[ns])
+        return BoundQueue(ns, queue, store, self.settings.options[ns], self.metrics)
 
-    async def run_in_thread(self, act: Callable[..., T], *args: Any) -> T:
-        """Run a call that may block in a thread. It completes even if the caller is cancelled."""
-        return await asyncio.get_running_loop().run_in_executor(self._call_threads, act, *args)
+    async def run_in_thread(self, act: Callable[..., T], *args: Any, threads: ThreadPoolExecutor | None = None) -> T:
+        """Run a call that may block in a thread. It completes even if the caller is cancelled.
+
+        `threads`: those for calls of stores by default. Calls that may take long need others.
+        """
+        return await asyncio.get_running_loop().run_in_executor(threads or self._call_threads, act, *args)
 
     async def push(self, bound: BoundQueue, row: dict[str, Any]) -> str:
         """Push a message, in one batch with others that arrive at the same time. Return its id."""
@@ -194,10 +203,6 @@ class Service:
     async def _push_all(self, key: tuple[str, str], rows: list[dict[str, Any]]) -> list[str | Exception]:
         return await self.run_in_thread(self.get_queue(*key).push, rows)
 
-    async def run_executor(self, act: Callable[..., T], *args: Any) -> T:
-        """Run an executor, which may take long, in other threads than `run_in_thread`."""
-        return await asyncio.get_running_loop().run_in_executor(self._executor_threads, act, *args)
-
     async def take(
         self, bound: BoundQueue, waiter: Waiter, tag: str, limit: int, wait: int, lease: int | None
     ) -> TakenBatches | None:
@@ -211,10 +216,8 @@ class Service:
             return await self.run_in_thread(bound.take, tag, limit, self.limits.body, lease)
 
         async def wait_signal(seconds: float) -> bool:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(
-                self._waiting_threads, bound.store.wait, bound.queue, round(seconds * 1000)
-            )
+            ms = round(seconds * 1000)
+            return await self.run_in_thread(bound.store.wait, bound.queue, ms, threads=self._waiting_threads)
 
         taken = await try_take()
         if taken is None and wait:
@@ -243,31 +246,34 @@ class Service:
                 "send several requests"
             )
 
-    def check_wait(self, ms: int) -> None:
-        """Raise `OptionError` if a request asks to wait longer than the limit."""
-        if ms > self.limits.wait:
-            raise OptionError(
-                f"parameter 'to' is {ms}, but a request may wait for {self.limits.wait:,} ms at most", option="to"
-            )
-
     def close(self) -> None:
         """End all threads and close the stores."""
         self.wait_list.shut_down()
         self._waiting_threads.shutdown(cancel_futures=True)
         self.readiness.close()
-        self._executor_threads.shutdown()
+        self.executor_threads.shutdown()
         self._call_threads.shutdown()
         self.stores.close()
         if self.events is not None:
             self.events.store.close()
 
 
-async def _get_service(request: Request) -> Service:  # async, so FastAPI does not call it in a thread
+# Dependencies are async, so FastAPI does not call them in a thread.
+
+
+async def _get_service(request: Request) -> Service:
     found: Service = request.app.state.service
     return found
 
 
 ServiceDependency = Annotated[Service, Depends(_get_service)]
+
+
+async def _get_queue(ns: NamespaceName, queue: QueueName, service: ServiceDependency) -> BoundQueue:
+    return service.get_queue(ns, queue)
+
+
+QueueDependency = Annotated[BoundQueue, Depends(_get_queue)]
 
 
 async def watch_disconnect(request: Request, waiter: Waiter) -> None:

@@ -17,7 +17,7 @@ from spark_queue.graph.validation import check_graph
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.stores import resolve_options
 
-#: Environment variables: a bearer token, `user:password`, and NAME=URL of stores, separated by blanks.
+#: Environment variables: a bearer token; `user:password`; NAME=URL of stores, separated by blanks.
 TOKEN_VARIABLE, USER_VARIABLE = "SPARK_QUEUE_REST_TOKEN", "SPARK_QUEUE_REST_USER"
 URLS_VARIABLE = "SPARK_QUEUE_REST_URLS"
 
@@ -83,20 +83,13 @@ class Credentials:
     def __bool__(self) -> bool:
         return bool(self.tokens or self.users)
 
-    def knows_token(self, token: str) -> bool:
-        """Return whether it is one of the tokens, in constant time."""
-        return _is_one_of(token, self.tokens)
-
-    def knows_user(self, user_and_password: str) -> bool:
-        """Return whether `user:password` is one of the users, in constant time."""
-        return _is_one_of(user_and_password, self.users)
-
 
 def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
 
 
-def _is_one_of(text: str, digests: Iterable[bytes]) -> bool:
+def is_one_of(text: str, digests: Iterable[bytes]) -> bool:
+    """Return whether a text has one of these digests, in constant time."""
     own = _digest(text)
     return sum(hmac.compare_digest(own, one) for one in digests) > 0  # compares with all, in constant time
 

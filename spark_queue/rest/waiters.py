@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from spark_queue.errors import OptionError, did_you_mean
 from spark_queue.rest.errors import Cancelled, NotFound, ShuttingDown
@@ -34,7 +35,7 @@ class Waiter:
     ns: str
     queue: str
     reserve: bool
-    tid: str = field(default_factory=lambda: uuid.uuid4().hex)
+    tid: str
     since: datetime = field(default_factory=lambda: datetime.now(UTC))
     ended: asyncio.Future[str] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
@@ -60,9 +61,10 @@ class WaitList:
     """The wait lists of a server."""
 
     def __init__(self) -> None:
-        self._locks: dict[tuple[str, str], tuple[asyncio.Lock, int]] = {}  # and the number of requests
+        # The wait list of a queue is a lock. It exists while a request waits for it or holds it.
+        self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self._waiters: dict[str, Waiter] = {}
-        self._shutting_down = False
+        self.shutting_down = False  #: whether the server is shutting down
 
     @contextmanager
     def register(self, ns: str, queue: str, reserve: bool, tid: str | None) -> Iterator[Waiter]:
@@ -70,12 +72,12 @@ class WaitList:
 
         Raises `OptionError` if another request has this `tid`.
         """
-        one = Waiter(ns, queue, reserve) if tid is None else Waiter(ns, queue, reserve, tid)
+        one = Waiter(ns, queue, reserve, uuid.uuid4().hex if tid is None else tid)
         if one.tid in self._waiters:
             raise OptionError(
                 f"parameter 'tid' is {tid!r}, but another request waits with that: choose another", option="tid"
             )
-        if self._shutting_down:
+        if self.shutting_down:
             one.end(SHUTTING_DOWN)
         self._waiters[one.tid] = one
         try:
@@ -95,14 +97,9 @@ class WaitList:
             raise NotFound(f"no request with tid {tid!r} waits for messages of {ns}/{queue}{hint}")
         one.end(CANCELLED)
 
-    @property
-    def shutting_down(self) -> bool:
-        """Whether the server is shutting down."""
-        return self._shutting_down
-
     def shut_down(self) -> None:
         """End all waits: the server is shutting down."""
-        self._shutting_down = True
+        self.shutting_down = True
         for one in self._waiters.values():
             one.end(SHUTTING_DOWN)
 
@@ -120,38 +117,22 @@ class WaitList:
         """
         clock = asyncio.get_running_loop().time
         end = clock() + seconds
-        with self._join(waiter) as turn:
-            acquiring = asyncio.ensure_future(turn.acquire())
-            try:
-                await _wait_for_either(acquiring, waiter.ended, timeout=seconds)
-                while acquiring.done() and not waiter.ended.done() and (left := end - clock()) > 0:
-                    signal = asyncio.ensure_future(wait_signal(min(left, MAX_THREAD_WAIT)))
-                    await _wait_for_either(signal, waiter.ended)
-                    if not signal.done():
-                        signal.cancel()  # its thread ends by itself
-                    elif signal.result() and (taken := await take()) is not None:
-                        return taken
-                return None
-            finally:
-                if acquiring.done() and not acquiring.cancelled():
-                    turn.release()
-                acquiring.cancel()
-
-    @contextmanager
-    def _join(self, waiter: Waiter) -> Iterator[asyncio.Lock]:
-        """Join the wait list of a queue, and yield its lock, which admits requests in order.
-
-        The list exists while a request is in it.
-        """
-        key = waiter.ns, waiter.queue
-        turn, requests = self._locks.get(key, (asyncio.Lock(), 0))
-        self._locks[key] = turn, requests + 1
+        turn = self._locks.setdefault((waiter.ns, waiter.queue), asyncio.Lock())  # it admits requests in order
+        acquiring = asyncio.ensure_future(turn.acquire())
         try:
-            yield turn
+            await _wait_for_either(acquiring, waiter.ended, timeout=seconds)
+            while acquiring.done() and not waiter.ended.done() and (left := end - clock()) > 0:
+                signal = asyncio.ensure_future(wait_signal(min(left, MAX_THREAD_WAIT)))
+                await _wait_for_either(signal, waiter.ended)
+                if not signal.done():
+                    signal.cancel()  # its thread ends by itself
+                elif signal.result() and (taken := await take()) is not None:
+                    return taken
+            return None
         finally:
-            turn, requests = self._locks.pop(key)
-            if requests > 1:
-                self._locks[key] = turn, requests - 1
+            if acquiring.done() and not acquiring.cancelled():
+                turn.release()
+            acquiring.cancel()
 
 
 async def _wait_for_either(

@@ -17,12 +17,13 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from spark_queue.graph.exchange import NO_ROUTE, TOO_MANY_HOPS, Destination, Exchange
 from spark_queue.graph.file_mistakes import Mistake
-from spark_queue.graph.model import NO_ROUTE, TOO_MANY_HOPS, Destination, Exchange
 from spark_queue.options.values import EXACTLY_ONCE
 from spark_queue.runner.selector import (
     EXPRESSION_COLUMNS,
     JSON_COLUMN,
+    SELECTOR_FIELDS,
     SELECTOR_RESULT,
     CompiledExpression,
     ExpressionCompiler,
@@ -30,6 +31,7 @@ from spark_queue.runner.selector import (
     changed_payload,
     check_selector_type,
     selector_result,
+    with_header,
 )
 from spark_queue.runner.step import RunnableStep
 
@@ -61,41 +63,12 @@ class ExchangeStep(RunnableStep[Exchange]):
     metrics = (EXCHANGE_METRICS,)
 
     def _build(self, spark: SparkSession, *, readable: bool) -> list[Mistake]:
-        self._compiled, mistakes = CompiledExchange.compile(spark, self.name, self.step, self.graph.max_hops)
-        return mistakes
-
-    @property
-    def moves(self) -> bool:
-        return len(self.step.dst) == 1 and self.step.consumer.reserve and self._can_move()
-
-    def pipeline(self, messages: DataFrame) -> tuple[DataFrame, dict[str, str]]:
-        if self.moves:
-            return self._compiled.outcomes(messages), self._settle_options()
-        return self._compiled.copies(messages), self._push_options(exactly_once=self.step.guarantee == EXACTLY_ONCE)
-
-
-class CompiledExchange:
-    """An exchange that is ready to run on any DataFrame of messages."""
-
-    def __init__(
-        self, name: str, exchange: Exchange, max_hops: int, destinations: list[_CompiledDestination]
-    ) -> None:
-        self.name = name
-        self.exchange = exchange
-        self.max_hops = max_hops
-        self._destinations = destinations
-
-    @classmethod
-    def compile(
-        cls, spark: SparkSession, name: str, exchange: Exchange, max_hops: int
-    ) -> tuple[CompiledExchange, list[Mistake]]:
-        """Return the compiled exchange, and its mistakes."""
         frame = spark.createDataFrame([], EXPRESSION_COLUMNS)
-        destinations: list[_CompiledDestination] = []
         mistakes: list[Mistake] = []
-        for number, to in enumerate(exchange.dst):
-            compiler = ExpressionCompiler(frame, ("exchanges", name, "dst", number), mistakes)
-            destinations.append(
+        self._destinations: list[_CompiledDestination] = []
+        for number, to in enumerate(self.step.dst):
+            compiler = ExpressionCompiler(frame, ("exchanges", self.name, "dst", number), mistakes)
+            self._destinations.append(
                 _CompiledDestination(
                     to,
                     compiler.compile(to.selector, "selector", check=check_selector_type),
@@ -104,7 +77,16 @@ class CompiledExchange:
                     compiler.compile_all(to.set.state, "set", "state"),
                 )
             )
-        return cls(name, exchange, max_hops, destinations), mistakes
+        return mistakes
+
+    @property
+    def moves(self) -> bool:
+        return len(self.step.dst) == 1 and self.step.consumer.reserve and self._can_move()
+
+    def pipeline(self, messages: DataFrame) -> tuple[DataFrame, dict[str, str]]:
+        if self.moves:
+            return self.outcomes(messages), self._settle_options()
+        return self.copies(messages), self._push_options(exactly_once=self.step.guarantee == EXACTLY_ONCE)
 
     def copies(self, messages: DataFrame) -> DataFrame:
         """Return the copies, in the columns `ns, queue, payload, headers, mature, delay, tries`.
@@ -134,10 +116,10 @@ class CompiledExchange:
             frame = _apply_destination(frame, number, leg, copy_columns)
         nowhere = reduce(and_, (~F.col(f"_goes{number}") for number in range(len(copy_columns))), ~F.col("_over"))
         frame = frame.withColumn("_nowhere", nowhere)
-        named = _with_header(F.col("headers"), NAME_HEADER, F.lit(self.name))
+        named = with_header(F.col("headers"), NAME_HEADER, F.lit(self.name))
         frame = frame.withColumn("_named", F.when(F.col("_nowhere") | F.col("_over"), named))
         frame = frame.observe(EXCHANGE_METRICS, *self._metrics())
-        src, named = self.exchange.src, F.col("_named")
+        src, named = self.step.src, F.col("_named")
         copies = [
             *(
                 _copy_to(leg, number, names)
@@ -152,12 +134,12 @@ class CompiledExchange:
         """Return the messages with their hops counted, and with the columns of expressions."""
         headers = F.coalesce("headers", F.create_map().cast("map<string,string>"))
         text = headers[HOPS_HEADER]
-        max_hops = F.lit(self.max_hops)  # the header may be a number of any length
+        max_hops = F.lit(self.graph.max_hops)  # the header may be a number of any length
         number = F.least(F.trim(text).try_cast("decimal(38)"), max_hops).cast("int")
         hops = F.when(text.rlike(r"^\s*\d+\s*$"), number)
         so_far = F.coalesce(hops, F.lit(0))
-        over = so_far >= self.max_hops
-        with_hops = _with_header(headers, HOPS_HEADER, (so_far + 1).cast("string"))
+        over = so_far >= max_hops
+        with_hops = with_header(headers, HOPS_HEADER, (so_far + 1).cast("string"))
         seen = messages.select("id", "queue", "payload", headers.alias("headers"), "mature", "tries")
         return seen.select(
             "id",
@@ -173,16 +155,13 @@ class CompiledExchange:
         )  # fmt: skip
 
     def _metrics(self) -> Iterator[Column]:
-        def count_if(what: Column, name: str) -> Column:
-            return F.count_if(what).alias(name)
-
         yield F.count(F.lit(1)).alias("received")
         for number in range(len(self._destinations)):
-            yield count_if(F.col(f"_goes{number}"), f"pushed_{number}")
-            yield count_if(F.col(f"_answer{number}").isNull(), f"failed_{number}")
-        yield count_if(F.col("_nowhere"), "no_route")
-        yield count_if(F.col("_over"), "too_many_hops")
-        yield count_if(F.col("_odd_hops"), "odd_hops")
+            yield F.count_if(f"_goes{number}").alias(f"pushed_{number}")
+            yield F.count_if(F.col(f"_answer{number}").isNull()).alias(f"failed_{number}")
+        yield F.count_if("_nowhere").alias("no_route")
+        yield F.count_if("_over").alias("too_many_hops")
+        yield F.count_if("_odd_hops").alias("odd_hops")
 
 
 def _apply_destination(
@@ -193,11 +172,8 @@ def _apply_destination(
     `copy_columns`: the columns of the payload and headers for each destination before. Those of
     this one are added.
     """
-    result = (
-        F.lit("{}")
-        if destination.selector is None
-        else selector_result(destination.selector.column, destination.selector.kind)
-    )
+    selector = destination.selector
+    result = selector_result(selector.column, selector.kind) if selector else F.lit("{}")
     name = f"_answer{number}"
     frame = frame.withColumn(name, F.when(F.col("_over"), "false").otherwise(result))
     goes = F.coalesce(F.col(name) != "false", F.lit(False))
@@ -241,19 +217,7 @@ def _copy_to(destination: _CompiledDestination, number: int, names: Mapping[str,
 
 def _copy(ns: str, queue: str, **special: Column) -> Column:
     """Return a copy of a message, with its current values except for `special`."""
-    columns = {
-        "ns": F.lit(ns),
-        "queue": F.lit(queue),
-        "payload": F.col("payload"),
-        "headers": F.col("headers"),
-        "mature": F.lit(None),
-        "delay": F.lit(None),
-        "tries": F.lit(None),
-    } | special
+    columns = {"ns": F.lit(ns), "queue": F.lit(queue), "payload": F.col("payload"), "headers": F.col("headers")}
+    columns |= {name: F.lit(None) for name in SELECTOR_FIELDS}
+    columns |= special
     return F.struct(*(one.alias(name) for name, one in columns.items())).cast(_COPY_TYPE)
-
-
-def _with_header(headers: Column, name: str, value: Column) -> Column:
-    entry = F.create_map(F.lit(name), value)
-    others = F.map_filter(headers, lambda key, _: key != name)
-    return F.map_concat(F.when(F.map_contains_key(headers, name), others).otherwise(headers), entry)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from itertools import groupby
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import networkx as nx
 from pyspark.sql import SparkSession
@@ -16,21 +15,16 @@ from pyspark.sql import SparkSession
 from spark_queue.client import Queue
 from spark_queue.errors import GraphError, QueueError, did_you_mean
 from spark_queue.graph.file_mistakes import graph_error
-from spark_queue.graph.loader import Secrets, load_graph
-from spark_queue.graph.model import (
-    DRAIN_RESTARTS,
-    Graph,
-    Place,
-    section_nouns,
-)
+from spark_queue.graph.loader import FileName, Secrets, load_graph
+from spark_queue.graph.model import DRAIN_RESTARTS, Graph, Place, section_nouns
 from spark_queue.graph.step import Step
-from spark_queue.graph.validation import check_graph, with_step, without_step
+from spark_queue.graph.validation import check_graph, unknown_step, with_step, without_step
 from spark_queue.messages.message import Message
 from spark_queue.messages.payload import Json
-from spark_queue.runner.query import StepQuery, build_query
+from spark_queue.runner.query import StepQuery
 from spark_queue.runner.running_step import RunningStep, Status
+from spark_queue.runner.selector import load_function
 from spark_queue.runner.step import RunnableStep
-from spark_queue.runner.steps import build_runnable
 from spark_queue.stores import open_store
 
 
@@ -58,12 +52,12 @@ class ExchangeGraph:
 
     @classmethod
     def from_file(
-        cls, file: str | os.PathLike[str], checkpoint_root: str, *, secrets: Secrets | None = None, **options: Any
+        cls, file: FileName, checkpoint_root: str, *, secrets: Secrets | None = None, **options: Any
     ) -> Self:
         """Load the graph from a YAML or JSON file. Raises the errors of `load_graph`."""
         return cls(load_graph(file, secrets), checkpoint_root, **options)
 
-    # --- start and stop -----------------------------------------------------------------------------------------
+    # --- start and stop ---------------------------------------------------------------------------
 
     def start(
         self, spark: SparkSession, *names: str, available_now: bool = False, restarts: int | None = None
@@ -77,11 +71,9 @@ class ExchangeGraph:
         """
         with self._lock:
             chosen = [one for one in self._select(names) if not one.is_alive]
-            planned = self._plan(spark, chosen, available_now=available_now)
-            self._create_queues(chosen)
+            queries = self._prepare(spark, chosen, available_now=available_now)
             for one in chosen:
-                one.reset()
-                one.start(planned[one.name].query, self._initial_backoff, self._max_backoff, restarts)
+                one.start(queries[one.name], self._initial_backoff, self._max_backoff, restarts)
         return self
 
     def drain(self, spark: SparkSession, *names: str, restarts: int | None = DRAIN_RESTARTS) -> None:
@@ -98,15 +90,12 @@ class ExchangeGraph:
             for one in chosen:
                 if one.is_alive:
                     raise GraphError(f"step {one.name!r} is running: stop it, then drain it", exchange=one.name)
-            planned = self._plan(spark, chosen, available_now=True)
-            self._create_queues(chosen)
-            for one in chosen:
-                one.reset()
+            queries = self._prepare(spark, chosen, available_now=True)
         active = chosen
-        while active := [one for one in active if planned[one.name].query.has_messages()]:
+        while active := [one for one in active if queries[one.name].has_messages()]:
             before = {one.name: one.status() for one in active}
             for one in active:
-                one.start(planned[one.name].query, self._initial_backoff, self._max_backoff, restarts)
+                one.start(queries[one.name], self._initial_backoff, self._max_backoff, restarts)
             for one in active:
                 one.join(None)
             fed_queues: set[str] = set()
@@ -114,22 +103,11 @@ class ExchangeGraph:
                 now, then = one.status(), before[one.name]
                 if now.state != "finished":
                     raise QueueError(f"step {one.name!r} is {now.state}: {now.error}", exchange=one.name)
-                pushed = planned[one.name].step.pushed_counts
+                pushed = queries[one.name].step.pushed_counts
                 fed_queues |= set(pushed(now.traffic) - pushed(then.traffic))
             active = [one for one in chosen if fed_queues.intersection(map(str, one.step.sources))]
         for one in chosen:
             one.mark_finished()
-
-    def _create_queues(self, chosen: Iterable[RunningStep]) -> None:
-        """Create the queues that these steps write, so that no reader warns that one is missing."""
-        written = {place for one in chosen for place in one.step.written_queues}
-        for url, places in groupby(sorted(written, key=self._url_of), key=self._url_of):
-            with open_store(url) as store:
-                for place in places:
-                    store.count(place.queue)
-
-    def _url_of(self, place: Place) -> str:
-        return self.graph.namespaces[place.ns].url
 
     def stop(self, *names: str) -> None:
         """Stop these steps, or all, and wait until they have ended.
@@ -179,7 +157,7 @@ class ExchangeGraph:
         with self._lock:
             return {name: one.status() for name, one in self._running.items()}
 
-    # --- messages -------------------------------------------------------------------------------------------------
+    # --- messages ---------------------------------------------------------------------------------
 
     def send(
         self,
@@ -201,8 +179,7 @@ class ExchangeGraph:
                 raise GraphError(f"name the source by `to`: the graph has {', '.join(entries) or 'none'}")
             (to,) = entries
         if to not in entries:
-            hint = did_you_mean(to, entries) or f"; there are {', '.join(entries) or 'none'}"
-            raise GraphError(f"there is no source {to!r}{hint}", exchange=to)
+            raise unknown_step("there is no source", to, entries)
         with self._queue(entries[to]) as queue:
             return queue.push_many(payloads, headers=headers, mature=mature, delay=delay)
 
@@ -224,33 +201,38 @@ class ExchangeGraph:
         return self.graph.topology()
 
     def _queue(self, place: Place) -> Queue:
-        return Queue(self.graph.namespaces[place.ns].url, place.queue)
+        return Queue(self._url_of(place), place.queue)
+
+    def _url_of(self, place: Place) -> str:
+        return self.graph.namespaces[place.ns].url
 
     def _select(self, names: Iterable[str]) -> list[RunningStep]:
         names = list(names) or list(self._running)
         for name in names:
             if name not in self._running:
-                hint = did_you_mean(name, self._running) or f"; there are {', '.join(self._running)}"
-                raise GraphError(f"there is no step {name!r}{hint}", exchange=name)
+                raise unknown_step("there is no step", name, self._running)
         return [self._running[name] for name in names]
 
-    # --- queries ------------------------------------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------
 
-    def _plan(
+    def _prepare(
         self, spark: SparkSession, chosen: Iterable[RunningStep], *, available_now: bool
-    ) -> dict[str, _StepPlan]:
-        """Return the steps with their queries. Raises `GraphError` with all mistakes."""
-        steps = [build_runnable(spark, one.name, one.step, self.graph) for one in chosen]
+    ) -> dict[str, StepQuery]:
+        """Return the queries of steps by name, and reset these steps.
+
+        Also create the queues that they write, so that no reader warns that one is missing. Raises
+        `GraphError` with all mistakes, before anything is changed.
+        """
+        steps: list[RunnableStep[Any]] = [
+            load_function(one.step.runner)(spark, one.name, one.step, self.graph) for one in chosen
+        ]
         if mistakes := [mistake for one in steps for mistake in one.mistakes]:
             raise graph_error(mistakes, self.graph.origin, section_nouns(type(self.graph)))
-        return {
-            one.name: _StepPlan(one, build_query(spark, one, f"{self._root}/{one.name}", available_now=available_now))
-            for one in steps
-        }
-
-
-class _StepPlan(NamedTuple):
-    """A step and its query."""
-
-    step: RunnableStep[Any]
-    query: StepQuery
+        written = {place for one in chosen for place in one.step.written_queues}
+        for url, places in groupby(sorted(written, key=self._url_of), key=self._url_of):
+            with open_store(url) as store:
+                for place in places:
+                    store.count(place.queue)
+        for one in chosen:
+            one.reset()
+        return {one.name: StepQuery(spark, one, f"{self._root}/{one.name}", available_now) for one in steps}

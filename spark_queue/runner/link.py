@@ -14,7 +14,19 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType, DataType, IntegralType, NullType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    BooleanType,
+    DataType,
+    DoubleType,
+    IntegerType,
+    IntegralType,
+    MapType,
+    NullType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from spark_queue.errors import GraphError
 from spark_queue.graph.file_mistakes import Mistake
@@ -38,26 +50,23 @@ from spark_queue.runner.selector import (
     selector_result,
 )
 from spark_queue.runner.step import RunnableStep
+from spark_queue.spark.schema import arrow_schema
 from spark_queue.spark.worker import freeze_gc
 
 #: The name of the metrics that Spark observes of each batch.
 LINK_METRICS = "link"
 
 #: The columns of `operation=settle`.
-SETTLE_COLUMNS = (
-    "id STRING, outcome STRING, reason STRING, to STRING, payload STRING, headers MAP<STRING, STRING>, "
-    "mature TIMESTAMP, delay DOUBLE, tries INT"
-)
-
-_SETTLE_SCHEMA = pa.schema(
+SETTLE_TYPE = StructType(
     [
-        *((name, pa.string()) for name in ("id", "outcome", "reason", "to", "payload")),
-        ("headers", pa.map_(pa.string(), pa.string())),
-        ("mature", pa.timestamp("us", tz="UTC")),
-        ("delay", pa.float64()),
-        ("tries", pa.int32()),
+        *(StructField(name, StringType()) for name in ("id", "outcome", "reason", "to", "payload")),
+        StructField("headers", MapType(StringType(), StringType())),
+        StructField("mature", TimestampType()),
+        StructField("delay", DoubleType()),
+        StructField("tries", IntegerType()),
     ]
 )
+SETTLE_ARROW_SCHEMA = arrow_schema(SETTLE_TYPE)
 
 #: The maximum length of an error in the headers of a message.
 ERROR_LENGTH = 500
@@ -71,7 +80,16 @@ class LinkStep(RunnableStep[Link]):
     metrics = (LINK_METRICS,)
 
     def _build(self, spark: SparkSession, *, readable: bool) -> list[Mistake]:
-        self._compiled, mistakes = CompiledLink.compile(spark, self.name, self.step)
+        mistakes: list[Mistake] = []
+        if self.step.process is None:
+            self._decide = _Expressions(spark, self.name, self.step, mistakes).decide
+            return mistakes
+        calls = _FunctionCalls(self.step)
+        self._decide = lambda messages: messages.mapInArrow(calls, SETTLE_TYPE)
+        try:
+            load_function(self.step.process)
+        except GraphError as error:
+            mistakes.append(Mistake(("links", self.name, "process"), str(error)))
         return mistakes
 
     @property
@@ -84,47 +102,17 @@ class LinkStep(RunnableStep[Link]):
         return ""
 
     def pipeline(self, messages: DataFrame) -> tuple[DataFrame, dict[str, str]]:
-        return self._compiled.outcomes(messages), self._settle_options()
-
-
-class CompiledLink:
-    """A link that is ready to run on any DataFrame of messages."""
-
-    def __init__(self, name: str, link: Link, decide: Callable[[DataFrame], DataFrame]) -> None:
-        self.name = name
-        self.link = link
-        self._decide = decide
-
-    @classmethod
-    def compile(cls, spark: SparkSession, name: str, link: Link) -> tuple[CompiledLink, list[Mistake]]:
-        """Return the compiled link, and its mistakes."""
-        if link.process is None:
-            mistakes: list[Mistake] = []
-            expressions = _Expressions(spark, name, link, mistakes)
-            return cls(name, link, expressions.decide), mistakes
-        try:
-            if isinstance(link.process, str):
-                load_function(*link.process.split(":"))
-        except GraphError as error:
-            return cls(name, link, lambda frame: frame), [Mistake(("links", name, "process"), str(error))]
-        calls = _FunctionCalls(link)
-        return cls(name, link, lambda frame: frame.mapInArrow(calls, SETTLE_COLUMNS)), []
-
-    def outcomes(self, messages: DataFrame) -> DataFrame:
-        """Return the rows that settle these messages, in the columns of `operation=settle`.
-
-        Each batch is observed, under `LINK_METRICS`.
-        """
         headers = F.coalesce("headers", F.create_map().cast("map<string,string>")).alias("headers")
         rows = self._decide(messages.select("id", "queue", "payload", headers, "mature", "tries"))
         outcome, to = F.col("outcome"), F.col("to")
-        return rows.observe(
+        observed = rows.observe(
             LINK_METRICS,
             F.count(F.lit(1)).alias("received"),
-            *(F.count_if(to == one.queue).alias(f"pushed_{n}") for n, one in enumerate(self.link.dst)),
+            *(F.count_if(to == one.queue).alias(f"pushed_{n}") for n, one in enumerate(self.step.dst)),
             F.count_if(outcome == "commit").alias("done"),
             F.count_if(outcome == "rollback").alias("again"),
         )
+        return observed, self._settle_options()
 
 
 def retry_delay(retry: Retry, tries: Any) -> Any:
@@ -132,7 +120,7 @@ def retry_delay(retry: Retry, tries: Any) -> Any:
     return tries * retry.factor + retry.base
 
 
-# --- by expressions -------------------------------------------------------------------------------------------------
+# --- by expressions -------------------------------------------------------------------------------
 
 
 class _Expressions:
@@ -163,12 +151,11 @@ class _Expressions:
         frame = frame.withColumn("_failed", F.when(~ends, failed))
         fails = F.col("_failed").isNotNull()
         moves = ~fails & ~ends & F.lit(bool(self._link.dst))
-        nothing = F.lit(None)
         when = F.from_json(F.col("_when") if "when" in made else F.lit("{}"), SELECTOR_RESULT)
         delay = retry_delay(self._link.retry, F.col("tries")).cast("double")
 
         def changed(name: str) -> Column:
-            return F.when(moves, F.col(f"_{name}") if name in made else nothing)
+            return F.when(moves, F.col(f"_{name}") if name in made else F.lit(None))
 
         return frame.select(
             "id",
@@ -223,7 +210,7 @@ def _check_part(part: str) -> Callable[[DataType], None]:
     return lambda kind: check_selector_type(StructType([StructField(part, kind)]))
 
 
-# --- by a function --------------------------------------------------------------------------------------------------
+# --- by a function --------------------------------------------------------------------------------
 
 
 class _FunctionCalls:
@@ -235,11 +222,11 @@ class _FunctionCalls:
         self._retry = link.retry
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        process = load_function(*self._process.split(":")) if isinstance(self._process, str) else self._process
+        process = load_function(self._process)
         freeze_gc()
         for batch in batches:
             rows = [self._call(process, one) for one in _decode_messages(batch)]
-            yield pa.RecordBatch.from_pylist(rows, schema=_SETTLE_SCHEMA)
+            yield pa.RecordBatch.from_pylist(rows, schema=SETTLE_ARROW_SCHEMA)
 
     def _call(self, process: LinkFunction, one: Message) -> dict[str, Any]:
         try:
@@ -247,12 +234,8 @@ class _FunctionCalls:
         except Exception as error:  # any error is a failure of this message only
             log.warning("message %s of queue %s is retried: %s", one.id, one.queue, error, exc_info=True)
             reason = clean_text(f"{type(error).__name__}: {error}"[:ERROR_LENGTH])
-            return {
-                "id": one.id,
-                "outcome": "rollback",
-                "reason": reason,
-                "delay": retry_delay(self._retry, one.tries),
-            }
+            delay = retry_delay(self._retry, one.tries)
+            return {"id": one.id, "outcome": "rollback", "reason": reason, "delay": delay}
 
     def _outcome(self, one: Message, result: object) -> dict[str, Any]:
         if result is DROP or not self._queues:

@@ -12,7 +12,7 @@ or write queues by themselves.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -40,14 +40,14 @@ from spark_queue.graph.parts import FieldPath
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.runner.processor_function import (
     MESSAGE_ARROW_SCHEMA,
-    MESSAGE_COLUMNS,
-    MESSAGE_STRUCT,
+    MESSAGE_TYPE,
     PROVENANCE_COLUMN,
     PROVENANCE_HEADER,
     ProcessorFunction,
     RowCalls,
     SideQueues,
 )
+from spark_queue.runner.selector import with_header
 from spark_queue.runner.step import RunnableStep, Write
 from spark_queue.spark import delivery_hash
 from spark_queue.spark.schema import read_schema
@@ -58,7 +58,11 @@ from spark_queue.stores.named import NamedStores
 RECEIVED_METRICS, PUSHED_METRICS = "processor", "processed"
 
 _HEADERS_TYPE = "map<string,string>"
+
+#: The fields of a message for an output beside its payload, and those of any message.
 _OUTPUT_FIELDS = ("headers", "mature", "delay", "tries", "id")
+_MESSAGE_FIELDS = {"payload", "queue", "position", *_OUTPUT_FIELDS}
+
 _PROVENANCE_TYPE = "map<string,struct<position:string,time:bigint>>"
 
 
@@ -72,9 +76,12 @@ class ProcessorStep(RunnableStep[Processor]):
         return "alts" if self.step.alts else "in"
 
     def _build(self, spark: SparkSession, *, readable: bool) -> list[Mistake]:
-        options = self.queue_options if readable else None
-        self._compiled, mistakes = CompiledProcessor.compile(spark, self.name, self.step, self.graph, options)
-        return mistakes
+        self._compiled = CompiledProcessor(self.name, self.step, self.graph)
+        try:
+            self._compiled.check(spark, self.queue_options if readable else None)
+        except GraphError as error:
+            return [Mistake(("processors", self.name, "fn"), str(error))]
+        return []
 
     def _source_options(self) -> dict[str, str]:
         inputs = {
@@ -82,35 +89,27 @@ class ProcessorStep(RunnableStep[Processor]):
             for binding, one in self.step.inputs.items()
         }
         return {
-            "urls": self._urls(dict.fromkeys(one.ns for one in self.step.sources)),
+            "urls": self._urls(self.step.sources),
             "inputs": json.dumps(inputs),
             "combine": "alts" if self.step.alts else "zip",
+            "numPartitions": "1",  # by default, which keeps the order
         }
-
-    @property
-    def _parallel(self) -> int | None:
-        return self.step.consumer.parallel or 1  # which keeps the order
 
     @property
     def source_queues(self) -> list[tuple[str, str | None]]:
         logs = {one.place for one in self.step.inputs.values() if one.mode == "log"}
         return [(self._url(one.ns), None if one in logs else one.queue) for one in self.step.sources]
 
-    @property
-    def store_url(self) -> str:
-        return self._url((self.step.src or self.step.other_queues()[0]).ns)
-
-    def _written_queues(self) -> Iterable[tuple[FieldPath, Place]]:
+    def _written_queues(self) -> Iterator[tuple[FieldPath, Place]]:
         bound = {"out": self.step.out, "tailers": self.step.tailers, "appenders": self.step.appenders}
-        to: list[tuple[FieldPath, Place]] = [
-            ((key, one), place) for key, places in bound.items() for one, place in places.items()
-        ]
-        return to + ([(("errors",), self.step.errors)] if self.step.errors else [])
+        for key, places in bound.items():
+            for name, place in places.items():
+                yield (key, name), place
+        if self.step.errors:
+            yield ("errors",), self.step.errors
 
     def pipeline(self, messages: DataFrame) -> tuple[DataFrame, dict[str, str]]:
-        options = self._push_options(
-            exactly_once=True, on_bad_row="fail" if self.step.errors is None else "deadLetter"
-        )
+        options = self._push_options(exactly_once=True, on_bad_row="deadLetter" if self.step.errors else "fail")
         return messages if self._compiled.runs_on_driver else self._compiled.output_messages(messages), options
 
     def on_batch(self, write: Write) -> Callable[[DataFrame, int], None] | None:
@@ -135,24 +134,16 @@ class CompiledProcessor:
         urls = {ns: one.url for ns, one in graph.namespaces.items()}
         self._side_queues = SideQueues(name, processor, NamedStores(urls))
 
-    @classmethod
-    def compile(
-        cls, spark: SparkSession, name: str, processor: Processor, graph: Graph, options: QueueOptions | None
-    ) -> tuple[CompiledProcessor, list[Mistake]]:
-        """Return the compiled processor, and its mistakes.
+    def check(self, spark: SparkSession, options: QueueOptions | None) -> None:
+        """Raise `GraphError` if its function is missing, or cannot work on its inputs.
 
-        `options`: the options of its reader, or `None` if these have mistakes.
+        `options`: the options of its reader, or `None` if it has none, or these have mistakes.
         """
-        made = cls(name, processor, graph)
-        try:
-            made._function.load()
-            if processor.inputs and options is not None:
-                frame = made._prepare(spark.createDataFrame([], read_schema(options)))
-                if not made.runs_on_driver:
-                    made._call_function(frame)
-        except GraphError as error:
-            return made, [Mistake(("processors", name, "fn"), str(error))]
-        return made, []
+        self._function.load()
+        if options is not None:
+            frame = self._prepare(spark.createDataFrame([], read_schema(options)))
+            if not self.runs_on_driver:
+                self._call_function(frame)
 
     @property
     def runs_on_driver(self) -> bool:
@@ -160,24 +151,22 @@ class CompiledProcessor:
         return self.processor.kind == "imperative" or (self.processor.kind == "sink" and not self.processor.rows)
 
     def output_messages(self, inputs: DataFrame) -> DataFrame:
-        """Return the messages made from rows of the inputs, in columns `MESSAGE_COLUMNS`.
+        """Return the messages made from rows of the inputs, in the columns of `MESSAGE_TYPE`.
 
         Each batch is observed. Raises `GraphError` if the function returns an invalid result.
         """
-        made = self._call_function(
-            self._prepare(inputs.observe(RECEIVED_METRICS, F.count(F.lit(1)).alias("received")))
-        )
-        places = [*self.processor.dst, *([self.processor.errors] if self.processor.errors else [])]
+        observed = inputs.observe(RECEIVED_METRICS, F.count(F.lit(1)).alias("received"))
+        made = self._call_function(self._prepare(observed))
         metrics = [
             F.count_if((F.col("ns") == one.ns) & (F.col("queue") == one.queue)).alias(f"pushed_{number}")
-            for number, one in enumerate(places)
+            for number, one in enumerate(self.processor.written_queues)
         ]
         return made.observe(PUSHED_METRICS, *metrics) if metrics else made
 
     def batch_function(self, write: Callable[[DataFrame], None]) -> Callable[[DataFrame, int], None]:
         """Return the function that processes a batch on the driver.
 
-        `write`: writes messages, in columns `MESSAGE_COLUMNS`.
+        `write`: writes messages, in the columns of `MESSAGE_TYPE`.
         """
 
         def on_batch(inputs: DataFrame, batch: int) -> None:
@@ -186,11 +175,10 @@ class CompiledProcessor:
                 return
             work = RowCalls(self._function, self.processor, self._side_queues)
             if self.processor.inputs:
-                table = self._prepare(inputs).toArrow()
-                made = list(work(iter(table.to_batches())))
+                made = list(work(iter(self._prepare(inputs).toArrow().to_batches())))
             else:
                 made = [work.call_without_input()]
-            if rows := pa.Table.from_batches(made, MESSAGE_ARROW_SCHEMA) if made else None:
+            if rows := pa.Table.from_batches(made, MESSAGE_ARROW_SCHEMA):
                 write(inputs.sparkSession.createDataFrame(rows))
 
         return on_batch
@@ -199,7 +187,7 @@ class CompiledProcessor:
         """Release the messages of queues that its function reads by itself."""
         self._side_queues.close()
 
-    # --- what the function sees -----------------------------------------------------------------------------------
+    # --- what the function sees -------------------------------------------------------------------
 
     def _prepare(self, inputs: DataFrame) -> DataFrame:
         """Return the rows with the messages that pass the filters, and with their provenance."""
@@ -221,16 +209,13 @@ class CompiledProcessor:
         elif isinstance(kind["payload"].dataType, StringType):
             json = F.try_parse_json(one["payload"])
         passes = F.lit(True)
-        for words, header in ((self.processor.types, "type"), (self.processor.topics, "topics")):
-            if not words:
-                continue
-            texts = one["headers"][header]
-            if header == "type":
-                if json is not None:
-                    texts = F.coalesce(texts, F.try_variant_get(json, "$.type", "string"))
-                passes &= F.coalesce(texts.isin(words), F.lit(False))
-                continue
-            listed = F.split(F.regexp_replace(texts, r"\s+", ""), ",")
+        if self.processor.types:
+            own = one["headers"]["type"]
+            if json is not None:
+                own = F.coalesce(own, F.try_variant_get(json, "$.type", "string"))
+            passes &= F.coalesce(own.isin(self.processor.types), F.lit(False))
+        if self.processor.topics:
+            listed = F.split(F.regexp_replace(one["headers"]["topics"], r"\s+", ""), ",")
             if json is not None:
                 field = F.try_variant_get(json, "$.topics", "array<string>")
                 truths = F.try_variant_get(json, "$.topics", _HEADERS_TYPE)
@@ -238,13 +223,13 @@ class CompiledProcessor:
                 word = F.try_variant_get(json, "$.topics", "string")
                 # The field is an object, a list, or a word: only one of these is not NULL.
                 listed = F.coalesce(listed, true, field, F.array(word))
-            wanted = F.array(*map(F.lit, words))
+            wanted = F.array(*map(F.lit, self.processor.topics))
             passes &= F.coalesce(F.arrays_overlap(listed, wanted), F.lit(False))
         return passes
 
     def _merge_provenance(self, inputs: DataFrame) -> Column:
         """Return the provenance of a row as JSON: the queues of its messages, and those before."""
-        hops = F.create_map().cast(_PROVENANCE_TYPE)
+        nothing = hops = F.create_map().cast(_PROVENANCE_TYPE)
         for name, place in self.processor.inputs.items():
             one, kind = F.col(_quote(name)), inputs.schema[name].dataType
             assert isinstance(kind, StructType)
@@ -252,20 +237,16 @@ class CompiledProcessor:
             if "position" in kind.names:
                 position = F.coalesce(one["position"].cast("string"), position)
             own = F.struct(position.alias("position"), F.unix_millis(one["mature"]).alias("time"))
-            before = F.coalesce(
-                F.from_json(one["headers"][PROVENANCE_HEADER], _PROVENANCE_TYPE),
-                F.create_map().cast(_PROVENANCE_TYPE),
-            )
-            here = F.when(one.isNotNull(), F.create_map(F.lit(str(place)), own))
-            for more in (F.when(one.isNotNull(), before), here):
-                hops = _merge_maps(hops, F.coalesce(more, F.create_map().cast(_PROVENANCE_TYPE)))
+            before = F.from_json(one["headers"][PROVENANCE_HEADER], _PROVENANCE_TYPE)
+            for more in (before, F.create_map(F.lit(str(place)), own)):
+                hops = _merge_maps(hops, F.coalesce(F.when(one.isNotNull(), more), nothing))
         return F.to_json(hops)
 
-    # --- what it makes --------------------------------------------------------------------------------------------
+    # --- what it makes ----------------------------------------------------------------------------
 
     def _call_function(self, rows: DataFrame) -> DataFrame:
         if self.processor.rows:
-            return rows.mapInArrow(RowCalls(self._function, self.processor), MESSAGE_COLUMNS)
+            return rows.mapInArrow(RowCalls(self._function, self.processor), MESSAGE_TYPE)
         made = self._function.call(rows)
         if isinstance(made, Mapping):
             made = self._with_columns(rows, made)
@@ -300,64 +281,38 @@ class CompiledProcessor:
         Raises `GraphError` if the type of its payload has no form in JSON.
         """
         one, kind = F.col(_quote(name)), made.schema[name].dataType
-        parts: dict[str, Column] = {}
+        parts = dict.fromkeys(_OUTPUT_FIELDS, F.lit(None))
         payload, form = one, kind
-        if (
-            isinstance(kind, StructType)
-            and "payload" in kind.names
-            and set(kind.names) <= {*_OUTPUT_FIELDS, *_READ_FIELDS}
-        ):
+        if isinstance(kind, StructType) and "payload" in kind.names and _MESSAGE_FIELDS.issuperset(kind.names):
             payload, form = one["payload"], kind["payload"].dataType
-            fields = (
-                ("headers",) if "queue" in kind.names else _OUTPUT_FIELDS
-            )  # an input is passed on as a new message
-            parts = {part: one[part] for part in fields if part in kind.names}
-        headers = F.coalesce(
-            parts.get("headers", F.lit(None)).cast(_HEADERS_TYPE), F.create_map().cast(_HEADERS_TYPE)
-        )
+            # An input is passed on as a new message.
+            fields = ("headers",) if "queue" in kind.names else _OUTPUT_FIELDS
+            parts |= {part: one[part] for part in fields if part in kind.names}
+            in_interval = "delay" in kind.names and isinstance(kind["delay"].dataType, DayTimeIntervalType)
+            if in_interval and "queue" not in kind.names:
+                parts["delay"] = F.unix_millis(F.timestamp_seconds(F.lit(0)) + one["delay"]) / 1000
+        headers = F.coalesce(parts["headers"].cast(_HEADERS_TYPE), F.create_map().cast(_HEADERS_TYPE))
         if PROVENANCE_COLUMN in made.columns:
-            others = F.map_filter(headers, lambda key, _: key != PROVENANCE_HEADER)
-            headers = F.map_concat(others, F.create_map(F.lit(PROVENANCE_HEADER), F.col(PROVENANCE_COLUMN)))
-        columns = {
-            "ns": F.lit(place.ns),
-            "queue": F.lit(place.queue),
-            "payload": _json_text(payload, form, name),
-            "headers": headers,
-            **{part: parts.get(part, F.lit(None)) for part in _OUTPUT_FIELDS[1:]},
-        }
-        if "delay" in parts:
-            columns["delay"] = _to_seconds(parts["delay"], kind)
-        struct = F.struct(*(column.alias(part) for part, column in columns.items())).cast(MESSAGE_STRUCT)
+            headers = with_header(headers, PROVENANCE_HEADER, F.col(PROVENANCE_COLUMN))
+        columns = {"ns": F.lit(place.ns), "queue": F.lit(place.queue), "payload": _json_text(payload, form, name)}
+        columns |= parts | {"headers": headers}
+        struct = F.struct(*(column.alias(part) for part, column in columns.items())).cast(MESSAGE_TYPE.simpleString())
         return F.when(one.isNotNull(), struct)
-
-
-#: The fields of a message that was read.
-_READ_FIELDS = ("id", "queue", "payload", "headers", "mature", "tries", "position")
 
 
 def _json_text(payload: Column, kind: DataType, name: str) -> Column:
     """Return a payload as JSON text. Raises `GraphError` if its type has no form in JSON."""
-    if isinstance(kind, StringType):
-        return payload
     if isinstance(kind, StructType | MapType | ArrayType | VariantType):
         return F.to_json(payload)
     if isinstance(kind, BinaryType):
         start, end = F.lit('{"$binary":{"base64":"'), F.lit('","subType":"00"}}')
         return F.concat(start, F.base64(payload), end)
-    if isinstance(kind, NumericType | BooleanType | NullType):
+    if isinstance(kind, StringType | NumericType | BooleanType | NullType):
         return payload.cast("string")
     raise GraphError(
         f"its output {name!r} is {kind.simpleString()}, which has no form in JSON: return JSON text, a struct, "
         "a map, an array, a VARIANT, bytes, a number or a boolean"
     )
-
-
-def _to_seconds(delay: Column, message: DataType) -> Column:
-    """Return a delay, which is an interval or a number of seconds, as a number of seconds."""
-    assert isinstance(message, StructType)
-    if isinstance(message["delay"].dataType, DayTimeIntervalType):
-        return F.unix_millis(F.timestamp_seconds(F.lit(0)) + delay) / 1000
-    return delay
 
 
 def _merge_maps(hops: Column, more: Column) -> Column:

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import logging
+import threading
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
+from pyspark.sql.types import DoubleType, IntegerType, MapType, StringType, StructField, StructType, TimestampType
 
 from spark_queue.client import Queue
 from spark_queue.errors import GraphError, did_you_mean
 from spark_queue.graph.model import Place, Processor
-from spark_queue.graph.processor_function import Output, ProcessorContext, error_message, payload_json
+from spark_queue.graph.processor_function import Output, ProcessorContext, error_message
 from spark_queue.messages.columns import header_dicts
 from spark_queue.messages.message import Message
-from spark_queue.messages.payload import decode, from_json
+from spark_queue.messages.payload import as_json, decode, encode, from_json
 from spark_queue.messages.value_errors import check_id_and_headers
 from spark_queue.runner.selector import load_function
+from spark_queue.spark.schema import arrow_schema
 from spark_queue.spark.spark_errors import failure_of
 from spark_queue.spark.worker import freeze_gc
 from spark_queue.stores.named import NamedStores
@@ -31,29 +34,22 @@ from spark_queue.stores.named import NamedStores
 PROVENANCE_HEADER, PROVENANCE_COLUMN = "x-provenance", "provenance"
 
 #: The columns of the messages that a function makes.
-_MESSAGE_FIELDS = {
-    "ns": "STRING",
-    "queue": "STRING",
-    "payload": "STRING",
-    "headers": "MAP<STRING, STRING>",
-    "mature": "TIMESTAMP",
-    "delay": "DOUBLE",
-    "tries": "INT",
-    "id": "STRING",
-}
-MESSAGE_COLUMNS = ", ".join(f"{name} {kind}" for name, kind in _MESSAGE_FIELDS.items())
-MESSAGE_STRUCT = f"STRUCT<{', '.join(f'{name}: {kind}' for name, kind in _MESSAGE_FIELDS.items())}>"
-
-MESSAGE_ARROW_SCHEMA = pa.schema(
+MESSAGE_TYPE = StructType(
     [
-        *((name, pa.string()) for name in ("ns", "queue", "payload")),
-        ("headers", pa.map_(pa.string(), pa.string())),
-        ("mature", pa.timestamp("us", tz="UTC")),
-        ("delay", pa.float64()),
-        ("tries", pa.int32()),
-        ("id", pa.string()),
+        *(StructField(name, StringType()) for name in ("ns", "queue", "payload")),
+        StructField("headers", MapType(StringType(), StringType())),
+        StructField("mature", TimestampType()),
+        StructField("delay", DoubleType()),
+        StructField("tries", IntegerType()),
+        StructField("id", StringType()),
     ]
 )
+MESSAGE_ARROW_SCHEMA = arrow_schema(MESSAGE_TYPE)
+
+#: The functions that are the `system` of a graph, and their results in this process, by key.
+_system_functions: dict[str, Callable[[], Any]] = {}
+_systems: dict[str, Any] = {}
+_systems_lock = threading.Lock()
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +60,7 @@ class ProcessorFunction:
     def __init__(self, name: str, processor: Processor, system: Any) -> None:
         self._fn = processor.fn
         self._system = system
+        self._system_key = _system_key(system) if callable(system) else system
         errors = str(processor.errors) if processor.errors else None
         self._context = ProcessorContext(name, processor.config(), processor.opts, {}, processor.delivery, errors)
 
@@ -72,15 +69,19 @@ class ProcessorFunction:
 
     def load(self) -> Callable[..., Any]:
         """Return the function. Raises `GraphError` if it cannot be imported."""
-        return _load_named(self._fn) if isinstance(self._fn, str) else self._fn
+        return load_function(self._fn)
 
     def context(self, **facts: Any) -> ProcessorContext:
-        """Return the context of a call, with these fields."""
+        """Return the context of a call, with these fields.
+
+        A `system` that is a function is called once in each process.
+        """
         system = self._system
-        if isinstance(system, str):
-            system = _load_system(system)
-        elif callable(system):
-            system = system()
+        if isinstance(system, str) or callable(system):
+            with _systems_lock:
+                if self._system_key not in _systems:
+                    _systems[self._system_key] = load_function(system)()
+            system = _systems[self._system_key]
         return replace(self._context, system=system or {}, **facts)
 
     def call(self, frame: DataFrame, **facts: Any) -> Any:
@@ -94,15 +95,17 @@ class ProcessorFunction:
             raise GraphError(f"{self}: {failure_of(error).text}") from error
 
 
-@cache
-def _load_named(name: str) -> Callable[..., Any]:
-    return load_function(*name.split(":"))
+def _system_key(function: Callable[[], Any]) -> str:
+    """Return the key of a function that is the `system` of a graph.
 
-
-@cache
-def _load_system(name: str) -> Any:
-    """Return the value that the functions of a graph share; it is made once in each process."""
-    return _load_named(name)()
+    A worker gets a new copy of the function with each task, but always with this key.
+    """
+    for key, known in _system_functions.items():
+        if known is function:
+            return key
+    key = uuid.uuid4().hex
+    _system_functions[key] = function
+    return key
 
 
 class SideQueues:
@@ -163,11 +166,9 @@ class RowCalls:
             made: list[dict[str, Any]] = []
             columns = {name: _to_messages(batch.column(name)) for name in self._inputs}
             hashes = batch.column("delivery_hash").to_pylist()
-            provenance = (
-                batch.column(PROVENANCE_COLUMN).to_pylist()
-                if PROVENANCE_COLUMN in batch.schema.names
-                else [None] * len(hashes)
-            )
+            provenance = [None] * len(hashes)
+            if PROVENANCE_COLUMN in batch.schema.names:
+                provenance = batch.column(PROVENANCE_COLUMN).to_pylist()
             for row, delivery in enumerate(hashes):
                 messages = {name: one for name, column in columns.items() if (one := column[row]) is not None}
                 made += self._call_row(function, replace(context, delivery_hash=delivery), messages, provenance[row])
@@ -178,9 +179,8 @@ class RowCalls:
 
         Raises the error of the call, also `TypeError` and `ValueError`, if there is no error queue.
         """
-        return pa.RecordBatch.from_pylist(
-            self._call_row(self._function.load(), self._context(), {}, None), schema=MESSAGE_ARROW_SCHEMA
-        )
+        made = self._call_row(self._function.load(), self._context(), {}, None)
+        return pa.RecordBatch.from_pylist(made, schema=MESSAGE_ARROW_SCHEMA)
 
     def _context(self) -> ProcessorContext:
         return self._function.context(**(self._side_queues.queues() if self._side_queues is not None else {}))
@@ -236,7 +236,7 @@ def _to_row(place: Place, one: Output, provenance: str | None) -> dict[str, Any]
     return {
         "ns": place.ns,
         "queue": place.queue,
-        "payload": payload_json(one).decode(),
+        "payload": as_json(*encode(one.payload)).decode(),
         "headers": list(headers.items()),
         "mature": one.mature,
         "delay": one.delay,

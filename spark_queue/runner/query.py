@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -17,21 +16,21 @@ from spark_queue.stores import open_store
 
 @dataclass(frozen=True)
 class StepQuery:
-    """The streaming query of a step, and the queues that it reads.
+    """The streaming query of a step.
 
-    `url`: the store that keeps its traffic and its failures. `sources`: URLs and queues; the queue
-    is `None` for a log. `needs_all`: whether a batch needs messages in all of these. `by_batch`:
-    see `supervise`. `batch_metrics`: returns the metrics of a batch from its progress.
+    `checkpoint`: the folder of its checkpoint. `available_now`: whether it ends after the messages
+    that are due at its start.
     """
 
     spark: SparkSession
-    start: Callable[[], StreamingQuery]
-    url: str = field(repr=False)
-    sources: list[tuple[str, str | None]] = field(default_factory=list, repr=False)
-    needs_all: bool = True
-    by_batch: bool = False
-    batch_metrics: Callable[[Mapping[str, Any]], dict[str, Any] | None] = lambda _: None
-    close: Callable[[], None] = lambda: None
+    step: RunnableStep[Any]
+    checkpoint: str
+    available_now: bool
+
+    @property
+    def by_batch(self) -> bool:
+        """Whether Spark ends the query after one batch: see `supervise`."""
+        return self.available_now and bool(self.step.read_options) and spark_version(self.spark) < (4, 2)
 
     def has_messages(self) -> bool:
         """Return whether its sources have messages that are ready or reserved.
@@ -40,7 +39,7 @@ class StepQuery:
         true if a store is unavailable.
         """
         found = []
-        for url, queue in self.sources:
+        for url, queue in self.step.source_queues:
             if queue is None:
                 found.append(True)
                 continue
@@ -50,43 +49,25 @@ class StepQuery:
             except StoreUnavailable:
                 return True  # the query retries for longer, and reports the error
             found.append(bool(sizes.ready or sizes.reserved))
-        return all(found) if self.needs_all else any(found)
+        return all(found) if self.step.step.needs_all else any(found)
 
-
-def build_query(spark: SparkSession, step: RunnableStep[Any], checkpoint: str, *, available_now: bool) -> StepQuery:
-    """Return the query of a step.
-
-    `checkpoint`: the folder of its checkpoint. `available_now`: whether it ends after the messages
-    that are due at its start.
-    """
-    read_options = step.read_options
-    trigger: dict[str, Any] = {"availableNow": True} if available_now else {}
-    if step.step.every and not available_now:
-        trigger = {"processingTime": f"{step.step.every} milliseconds"}
-
-    def start() -> StreamingQuery:
-        activate(spark)
+    def start(self) -> StreamingQuery:
+        """Start the query."""
+        activate(self.spark)
+        read_options = self.step.read_options
         # A step without inputs runs once per batch of a source that always has one.
-        source = spark.readStream.format("queue" if read_options else "rate-micro-batch")
-        rows, options = step.pipeline(source.options(**(read_options or {"rowsPerBatch": "1"})).load())
+        source = self.spark.readStream.format("queue" if read_options else "rate-micro-batch")
+        rows, options = self.step.pipeline(source.options(**(read_options or {"rowsPerBatch": "1"})).load())
 
         def push(messages: DataFrame) -> None:
             messages.write.format("queue").mode("append").options(**options).save()
 
-        if on_batch := step.on_batch(push):
+        if on_batch := self.step.on_batch(push):
             writer = rows.writeStream.foreachBatch(on_batch)
         else:
             writer = rows.writeStream.format("queue").options(**options)
-        writer = writer.queryName(step.name).option("checkpointLocation", checkpoint)
-        return (writer.trigger(**trigger) if trigger else writer).start()
-
-    return StepQuery(
-        spark,
-        start,
-        url=step.store_url,
-        sources=step.source_queues,
-        needs_all=step.step.needs_all,
-        by_batch=available_now and bool(read_options) and spark_version(spark) < (4, 2),
-        batch_metrics=step.batch_metrics,
-        close=step.close,
-    )
+        if self.available_now:
+            writer = writer.trigger(availableNow=True)
+        elif self.step.step.every:
+            writer = writer.trigger(processingTime=f"{self.step.step.every} milliseconds")
+        return writer.queryName(self.step.name).option("checkpointLocation", self.checkpoint).start()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Literal
 
 from pyspark.sql.streaming.query import StreamingQuery
@@ -16,6 +17,7 @@ from spark_queue.errors import StoreError
 from spark_queue.graph.parts import Place
 from spark_queue.graph.step import Step
 from spark_queue.runner.query import StepQuery
+from spark_queue.runner.step import RunnableStep
 from spark_queue.runner.traffic import Traffic, add_traffic
 from spark_queue.spark import start_in_turn, supervise
 from spark_queue.spark.spark_errors import failure_of
@@ -57,8 +59,6 @@ class RunningStep:
         self.step = step
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
-        self._url = ""
-        self._batch_metrics: Callable[[Mapping[str, Any]], dict[str, Any] | None] = lambda _: None
         self._last_counted: tuple[str, int] = ("", -1)
         self.reset()
 
@@ -80,7 +80,6 @@ class RunningStep:
 
     def start(self, query: StepQuery, initial_backoff: float, max_backoff: float, restarts: int | None) -> None:
         """Run the query in a thread, unless the step was stopped after `reset`."""
-        self._url, self._batch_metrics = query.url, query.batch_metrics
         self._set_state("starting")
 
         def start_unless_stopped() -> StreamingQuery:
@@ -98,12 +97,12 @@ class RunningStep:
             try:
                 supervise(
                     start_query,
-                    self._url,
+                    query.step.store_url,
                     restarts=restarts,
                     initial_backoff=initial_backoff,
                     max_backoff=max_backoff,
                     by_batch=query.by_batch,
-                    on_check=self._count_progress,
+                    on_check=partial(self._count_progress, query.step),
                     wait=self._wait_to_restart,
                 )
                 self._set_state("stopped" if self._stopping.is_set() else "finished")
@@ -114,7 +113,7 @@ class RunningStep:
                 self._set_state("stopped")
                 log.exception("step %s has failed and stops", self.name)
             finally:
-                query.close()
+                query.step.close()
 
         self._thread = threading.Thread(target=run, name=f"exchange {self.name}", daemon=True)
         self._thread.start()
@@ -131,18 +130,18 @@ class RunningStep:
         self._set_state("waiting")
         return not self._stopping.wait(seconds)
 
-    def _count_progress(self, query: StreamingQuery) -> None:
+    def _count_progress(self, step: RunnableStep[Any], query: StreamingQuery) -> None:
         """Count the batches since the last call, and stop the query if that was requested."""
         for progress in query.recentProgress:
             run, batch = str(progress["runId"]), int(progress["batchId"])
-            observed = self._batch_metrics(progress)
+            observed = step.batch_metrics(progress)
             if observed is not None and (run != self._last_counted[0] or batch > self._last_counted[1]):
                 self._last_counted = run, batch
                 made = _batch_traffic(self.step.written_queues, observed, progress["durationMs"])
                 self._traffic, self._unwritten_traffic = self._traffic + made, self._unwritten_traffic + made
         if self._unwritten_traffic:
             try:
-                add_traffic(self._url, self.name, self._unwritten_traffic)
+                add_traffic(step.store_url, self.name, self._unwritten_traffic)
                 self._unwritten_traffic = Traffic()
             except StoreError as error:
                 log.warning("cannot write the traffic of step %s, which is retried later: %s", self.name, error)

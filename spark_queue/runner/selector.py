@@ -30,7 +30,6 @@ from pyspark.sql.types import (
     MapType,
     NullType,
     NumericType,
-    StringType,
     StructType,
     TimestampType,
     VariantType,
@@ -56,7 +55,7 @@ SELECTOR_FIELDS = ("mature", "delay", "tries")
 #: The schema of that struct as JSON, between the guard and the push; times are in ms.
 SELECTOR_RESULT = "mature BIGINT, delay BIGINT, tries INT"
 
-_CALL = re.compile(r"(?!payload:)([A-Za-z_][\w.]*):([A-Za-z_]\w*)")
+_CALL = re.compile(r"(?!payload:)[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _WORD = re.compile(r"\w+")
 
 
@@ -86,7 +85,7 @@ class Env:
         return F.try_variant_get(F.col(JSON_COLUMN), f"$.{path}", kind)
 
 
-# --- from expressions to Columns ------------------------------------------------------------------------------------
+# --- from expressions to Columns ------------------------------------------------------------------
 
 
 def to_column(expression: Any) -> Column:
@@ -96,23 +95,29 @@ def to_column(expression: Any) -> Column:
     if callable(expression):
         return _call(expression, getattr(expression, "__qualname__", repr(expression)))
     text = str(expression)
-    if call := _CALL.fullmatch(text.strip()):
-        return _call(load_function(call[1], call[2]), text)
+    if _CALL.fullmatch(text.strip()):
+        return _call(load_function(text.strip()), text)
     try:
         return F.expr(to_spark_sql(text)[0])
     except PySparkException as error:
         raise GraphError(explain_error(error, text)) from None
 
 
-def load_function(module: str, name: str) -> Callable[..., Any]:
-    """Import a module, and return its function. Raises `GraphError` if one of them is missing."""
+def load_function(path: str | Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function of `module:function`, or a function as it is.
+
+    Raises `GraphError` if the module or the function is missing.
+    """
+    if not isinstance(path, str):
+        return path
+    module, _, name = path.partition(":")
     try:
         made = import_module(module)
     except ImportError as error:
-        raise GraphError(f"{module}:{name}: {error}") from None
+        raise GraphError(f"{path}: {error}") from None
     if not callable(function := getattr(made, name, None)):
         hint = did_you_mean(name, vars(made))
-        raise GraphError(f"{module}:{name}: module {module!r} has no function {name!r}{hint}")
+        raise GraphError(f"{path}: module {module!r} has no function {name!r}{hint}")
     return function  # type: ignore[no-any-return]
 
 
@@ -188,7 +193,7 @@ def _quote(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-# --- checks ---------------------------------------------------------------------------------------------------------
+# --- checks ---------------------------------------------------------------------------------------
 
 
 def type_of(frame: DataFrame, made: Column, text: Any) -> DataType:
@@ -204,6 +209,14 @@ def type_of(frame: DataFrame, made: Column, text: Any) -> DataType:
     return kind
 
 
+#: The types of each field of a struct that a selector may return, and their description.
+_FIELD_TYPES: dict[str, tuple[tuple[type[DataType], ...], str]] = {
+    "mature": ((TimestampType, NumericType, NullType), "a TIMESTAMP, or seconds since 1970"),
+    "delay": ((DayTimeIntervalType, NumericType, NullType), "seconds, or an INTERVAL"),
+    "tries": ((IntegralType, NullType), "a whole number"),
+}
+
+
 def check_selector_type(kind: DataType) -> None:
     """Raise `GraphError` if a selector must not have this type."""
     if isinstance(kind, BooleanType | NullType):
@@ -216,17 +229,9 @@ def check_selector_type(kind: DataType) -> None:
         if field.name not in SELECTOR_FIELDS:
             hint = did_you_mean(field.name, SELECTOR_FIELDS) or f"; it may have {', '.join(SELECTOR_FIELDS)}"
             raise GraphError(f"its field {field.name!r} is unknown{hint}")
-        allowed = {
-            "mature": (TimestampType, NumericType),
-            "delay": (DayTimeIntervalType, NumericType),
-            "tries": (IntegralType,),
-        }[field.name]
-        if not isinstance(field.dataType, (*allowed, NullType)):
-            words = {"mature": "a TIMESTAMP, or seconds since 1970", "delay": "seconds, or an INTERVAL"}
-            raise GraphError(
-                f"its field {field.name!r} is {field.dataType.simpleString()}, but must be "
-                f"{words.get(field.name, 'a whole number')}"
-            )
+        kinds, words = _FIELD_TYPES[field.name]
+        if not isinstance(field.dataType, kinds):
+            raise GraphError(f"its field {field.name!r} is {field.dataType.simpleString()}, but must be {words}")
 
 
 @dataclass(frozen=True)
@@ -273,11 +278,12 @@ def explain_error(error: PySparkException, text: Any) -> str:
     said = re.sub(r"\s*SQLSTATE: \w+|\W*\(?line \d+,? pos \d+\)?", "", str(error).strip().splitlines()[0])
     if any(one in said for one in _NOT_BY_ROW):
         said = f"it must be computed from one message alone: {said}"
+    said = said.rstrip(".; ").replace(JSON_COLUMN, "payload")
     if not isinstance(text, str):
-        return said.rstrip(".; ").replace(JSON_COLUMN, "payload")
+        return said
     where = re.search(r"line (\d+),? pos (\d+)", str(error))
     place = f" at position {_position(text, int(where[1]), int(where[2]))}" if where else ""
-    return f"{said.rstrip('.; ').replace(JSON_COLUMN, 'payload')}{place} in {text!r}"
+    return f"{said}{place} in {text!r}"
 
 
 def _position(text: str, line: int, column: int) -> int:
@@ -291,7 +297,7 @@ def _position(text: str, line: int, column: int) -> int:
     return min(old + offset - new, len(text)) + 1
 
 
-# --- guards: no row can fail ----------------------------------------------------------------------------------------
+# --- guards: no row can fail ----------------------------------------------------------------------
 
 
 def null_on_error(text: Column) -> Column:
@@ -331,14 +337,16 @@ def _result_fields(made: Column, kind: StructType) -> list[Column]:
 
 def changed_payload(made: Column, kind: DataType) -> Column:
     """Return the new payload as JSON text, or NULL if it failed, or is not JSON."""
-    if isinstance(kind, StructType | MapType | ArrayType | VariantType):
-        text = F.to_json(made)
-    elif isinstance(kind, StringType):
-        text = made
-    else:
-        text = made.cast("string")
-    text = null_on_error(text)
+    is_nested = isinstance(kind, StructType | MapType | ArrayType | VariantType)
+    text = null_on_error(F.to_json(made) if is_nested else made.cast("string"))
     return F.when(F.try_parse_json(text).isNotNull(), text)
+
+
+def with_header(headers: Column, name: str, value: Column) -> Column:
+    """Return the headers with one of them set."""
+    others = F.map_filter(headers, lambda key, _: key != name)
+    kept = F.when(F.map_contains_key(headers, name), others).otherwise(headers)
+    return F.map_concat(kept, F.create_map(F.lit(name), value))
 
 
 def changed_map(before: Column, made: Mapping[str, Column]) -> Column:

@@ -60,7 +60,7 @@ class RunnableStep(ABC, Generic[D]):
     def close(self) -> None:
         """Release its resources."""
 
-    # --- reading ------------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     @property
     def source_field(self) -> str:
@@ -72,25 +72,21 @@ class RunnableStep(ABC, Generic[D]):
         """The options that its messages are read with; empty if it has no source."""
         if self.step.src is None:
             return {}
-        parallel = self._parallel
+        parallel = self.step.consumer.parallel
         return {
             **self._source_options(),
             "consumer": self.name,
             # A move is atomic, so a lease that ends duplicates nothing.
             "delivery": AT_LEAST_ONCE if self.moves else self.step.guarantee,
             "maxRecordsPerTrigger": str(self.step.consumer.wsize),
-            **({} if parallel is None else {"numPartitions": str(parallel)}),
+            **({"numPartitions": str(parallel)} if parallel else {}),
             **self.graph.namespaces[self.step.src.ns].options,
             **self.step.options,
         }
 
     def _source_options(self) -> dict[str, str]:
-        assert self.step.src is not None
-        return {"url": self._url(self.step.src.ns), "queue": self.step.src.queue}
-
-    @property
-    def _parallel(self) -> int | None:
-        return self.step.consumer.parallel
+        src = self.step.sources[0]
+        return {"url": self._url(src.ns), "queue": src.queue}
 
     @property
     def queue_options(self) -> QueueOptions | None:
@@ -106,7 +102,7 @@ class RunnableStep(ABC, Generic[D]):
         """
         return [(self._url(one.ns), one.queue) for one in self.step.sources]
 
-    # --- writing ------------------------------------------------------------------------------------------------
+    # --- writing ----------------------------------------------------------------------------------
 
     @property
     def moves(self) -> bool:
@@ -115,22 +111,20 @@ class RunnableStep(ABC, Generic[D]):
 
     def _can_move(self) -> bool:
         """Return whether the database can move messages from its source to all its destinations."""
-        assert self.step.src is not None
-        src, places = self.step.src, [to.place for to in self.step.dst]
+        src = self.step.sources[0]
         url = self._url(src.ns)
-        alike = all(to.ns == src.ns or self._url(to.ns) == url for to in places)
-        elsewhere = all(to.queue != src.queue for to in places)
-        return alike and elsewhere and store_class(url).supports_forward
+        places = [to.place for to in self.step.dst]
+        movable = all(self._url(to.ns) == url and to.queue != src.queue for to in places)
+        return movable and store_class(url).supports_forward
 
     def _settle_options(self) -> dict[str, str]:
         """Return the options of a write that settles the messages of the batch."""
         read = self.read_options
-        assert self.step.src is not None
         return {
             **_pick_options(read, "retrytimeout", "maxtries", "deadletterqueue", "history"),
             "onBadRow": "deadLetter",
             "url": read["url"],
-            "queue": self.step.src.queue,
+            "queue": read["queue"],
             "consumer": self.name,
             "operation": "settle",
         }
@@ -139,25 +133,27 @@ class RunnableStep(ABC, Generic[D]):
         """Return the options of a write of new messages.
 
         By default, a message that a database cannot hold becomes a dead letter. So the others are
-        delivered.
+        delivered. The namespace of the first input is one of those that it writes to, because the
+        ledger of the sink is there.
         """
+        written = [*self.step.sources[:1], *self.step.written_queues]
         return {
             **_pick_options(self.read_options, "retrytimeout", "alloweviction"),
             "onBadRow": on_bad_row,
-            "urls": self._urls(self.step.written_namespaces()),
+            "urls": self._urls(written),
             "delivery": EXACTLY_ONCE if exactly_once else AT_LEAST_ONCE,
             # The source refuses a batch that does not fit, and a function may return new values
             # each time.
             **({"replayCheck": "none"} if exactly_once else {}),
         }
 
-    # --- traffic ------------------------------------------------------------------------------------------------
+    # --- traffic ----------------------------------------------------------------------------------
 
     @property
     def store_url(self) -> str:
         """The URL of the store that keeps its traffic and its failures."""
-        assert self.step.src is not None
-        return self._url(self.step.src.ns)
+        place = self.step.src or self.step.other_queues()[0]
+        return self._url(place.ns)
 
     def batch_metrics(self, progress: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the metrics of a batch, from Spark's progress, or `None` if it has none."""
@@ -170,13 +166,12 @@ class RunnableStep(ABC, Generic[D]):
         lost = {str(place): getattr(traffic, counter) for place, counter in self.step.unrouted_queues.items()}
         return traffic.pushed + Counter(lost)
 
-    # --- mistakes -----------------------------------------------------------------------------------------------
+    # --- mistakes ---------------------------------------------------------------------------------
 
     def _find_mistakes(self) -> Iterator[Mistake]:
         """Yield the mistakes that `format("queue")` can find without its databases."""
         try:
-            options = self.queue_options
-            if options is not None:
+            if options := self.queue_options:
                 resolve_options(options)
             if text := self._source_mistake():
                 yield Mistake((self.step.section, self.name, self.source_field), text)
@@ -196,13 +191,13 @@ class RunnableStep(ABC, Generic[D]):
         """Return the queues that it writes, each with its path in the declaration."""
         return [(("dst", number), one.place) for number, one in enumerate(self.step.dst)]
 
-    # --- databases ----------------------------------------------------------------------------------------------
+    # --- databases --------------------------------------------------------------------------------
 
     def _url(self, ns: str) -> str:
         return self.graph.namespaces[ns].url
 
-    def _urls(self, namespaces: Iterable[str]) -> str:
-        return json.dumps({ns: self._url(ns) for ns in namespaces})
+    def _urls(self, places: Iterable[Place]) -> str:
+        return json.dumps({one.ns: self._url(one.ns) for one in places})
 
 
 def _pick_options(options: Mapping[str, str], *keys: str) -> dict[str, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,7 +42,7 @@ class Traffic:
     milliseconds: Counter[str] = field(default_factory=Counter)
 
     def __add__(self, other: Traffic) -> Traffic:
-        total = Traffic.from_json(vars(self))
+        total = deepcopy(self)
         for name, more in vars(other).items():
             mine = getattr(total, name)
             if isinstance(mine, Counter):
@@ -49,14 +50,6 @@ class Traffic:
             else:
                 setattr(total, name, mine + more)
         return total
-
-    @classmethod
-    def from_json(cls, facts: Mapping[str, Any]) -> Traffic:
-        """Return the traffic of a JSON object, whose values are copied."""
-        copied: dict[str, Any] = {
-            name: Counter(one) if isinstance(one, Mapping) else one for name, one in facts.items()
-        }
-        return cls(**copied)
 
     def __bool__(self) -> bool:
         return self.batches > 0
@@ -78,11 +71,8 @@ def add_traffic(url: str, step: str, traffic: Traffic) -> Traffic:
 def load_traffic(url: str) -> dict[str, Traffic]:
     """Return the counts of steps whose source is in this store, by name. Raises `StoreError`."""
     with open_store(url) as store:
-        notes = store.notes(TRAFFIC_PREFIX)
-    return {
-        key.removeprefix(TRAFFIC_PREFIX): _from_note(key.removeprefix(TRAFFIC_PREFIX), note.value)
-        for key, note in notes.items()
-    }
+        notes = {key.removeprefix(TRAFFIC_PREFIX): note for key, note in store.notes(TRAFFIC_PREFIX).items()}
+    return {step: _from_note(step, note.value) for step, note in notes.items()}
 
 
 def reset_traffic(url: str, step: str) -> None:
@@ -94,11 +84,12 @@ def reset_traffic(url: str, step: str) -> None:
 
 
 def _from_note(step: str, value: Mapping[str, Any]) -> Traffic:
-    facts = {name: one for name, one in value.items() if name != "by"}
+    facts: dict[str, Any] = {key: Counter(one) if isinstance(one, Mapping) else one for key, one in value.items()}
+    facts.pop("by", None)
     if facts.pop("v", None) != TRAFFIC_VERSION:
         raise StoreError(
             f"the statistics of exchange {step!r} have version {value.get('v')!r}, this version of spark_queue "
             f"reads {TRAFFIC_VERSION}: upgrade spark_queue",
             exchange=step,
         )
-    return Traffic.from_json(facts)
+    return Traffic(**facts)

@@ -6,6 +6,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from spark_queue.errors import OptionError
+from spark_queue.options.consistency import option_error
 from spark_queue.options.inputs import LOG
 from spark_queue.options.queue_options import QueueOptions, role_of_write
 from spark_queue.options.values import EXACTLY_ONCE, READ_ROLES, Role
@@ -63,15 +64,10 @@ class QueueDataSource(PickledWithLoader, DataSource):
         if role == "settle":
             return Settle(options, schema)
         if streaming and options.txn_app_id is not None:
-            raise OptionError(
-                "option 'txnAppId' is for batch writes: leave it out, a streaming query needs none",
-                option="txnAppId",
-            )
-        return (
-            Publish(options, schema, streaming=streaming)
-            if options.delivery == EXACTLY_ONCE
-            else Push(options, schema)
-        )
+            raise option_error("txnAppId", "is for batch writes: leave it out, a streaming query needs none")
+        if options.delivery == EXACTLY_ONCE:
+            return Publish(options, schema, streaming=streaming)
+        return Push(options, schema)
 
     def _read_options(self, schema: StructType, role: Role) -> QueueOptions:
         options = self._options(role)

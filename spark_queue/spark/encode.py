@@ -23,7 +23,7 @@ from pyspark.sql.variant_utils import VariantUtils
 
 from spark_queue.errors import MessageError
 from spark_queue.messages.batching import batch_by_size
-from spark_queue.messages.columns import no_headers
+from spark_queue.messages.columns import columns_by_name, no_headers
 from spark_queue.messages.ids import new_id_array, new_ids
 from spark_queue.messages.payload import from_json
 from spark_queue.messages.rules import id_rules, is_utf8, replace_invalid_utf8
@@ -58,26 +58,24 @@ def encode_pushes(
     ids = batch.column("id") if "id" in has else pa.nulls(n, pa.string())
     if ids.null_count:
         ids = new_ids(n) if ids.null_count == n else pc.coalesce(ids, new_ids(n))
-    tries = pa.repeat(pa.scalar(0, pa.int32()), n)
+    tries = pa.repeat(0, n)
     if "tries" in has:
         tries = batch.column("tries").cast(pa.int64()).fill_null(0)
-        if pc.any(pc.greater(tries, 2**31 - 1)).as_py():
-            row = pc.index(pc.greater(tries, 2**31 - 1), True).as_py()
+        row = pc.index(pc.greater(tries, 2**31 - 1), True).as_py()
+        if row >= 0:
             raise MessageError(
                 f"row with id {ids[row].as_py()!r}: its tries is beyond 2147483647", rows={row: "tries"}
             )
-    return pa.RecordBatch.from_arrays(
-        [
-            ids,
-            payload,
-            kinds,
-            _headers(batch.column("headers")) if "headers" in has else no_headers(n),
-            batch.column("mature") if "mature" in has else pa.nulls(n, pa.timestamp("us", tz="UTC")),
-            delays_ms(batch.column("delay")) if "delay" in has else pa.nulls(n, pa.int64()),
-            tries.cast(pa.int32()),
-        ],
-        schema=PUSHES,
-    )
+    columns = {
+        "id": ids,
+        "payload": payload,
+        "payload_kind": kinds,
+        "headers": batch.column("headers") if "headers" in has else no_headers(n),
+        "mature": batch.column("mature") if "mature" in has else pa.nulls(n),
+        "delay": delays_ms(batch.column("delay")) if "delay" in has else pa.nulls(n),
+        "tries": tries,
+    }
+    return pa.RecordBatch.from_pydict(columns, schema=PUSHES)
 
 
 def encode_changes(batch: pa.RecordBatch, schema: StructType, payload_format: str | None) -> pa.RecordBatch:
@@ -92,8 +90,8 @@ def encode_changes(batch: pa.RecordBatch, schema: StructType, payload_format: st
     rows = encode_pushes(batch, schema, payload_format, new_id_array)
     if "headers" in batch.schema.names:
         return rows
-    index = PUSHES.get_field_index("headers")
-    return rows.set_column(index, PUSHES.field(index), pa.nulls(len(rows), PUSHES.field(index).type))
+    columns = columns_by_name(rows) | {"headers": pa.nulls(len(rows), PUSHES.field("headers").type)}
+    return pa.RecordBatch.from_pydict(columns, schema=PUSHES)
 
 
 def target_column(batch: pa.RecordBatch, rows: pa.RecordBatch, column: str) -> pa.Array:
@@ -127,10 +125,6 @@ def _payloads(column: pa.Array, kind: DataType, payload_format: str | None) -> t
     if payload_format in ("json", "variant"):
         return from_json(payload)
     return payload, pa.repeat(payload_format, len(payload))
-
-
-def _headers(column: pa.Array) -> pa.Array:
-    return column.cast(PUSHES.field("headers").type)
 
 
 def delays_ms(column: pa.Array) -> pa.Array:
@@ -187,9 +181,8 @@ def coalesce_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
     A batch that is larger stays whole.
     """
     non_empty = (batch for batch in batches if batch.num_rows)
-    for group in batch_by_size(
-        non_empty, (COALESCED_ROWS, COALESCED_BYTES), lambda batch: (batch.num_rows, batch.nbytes)
-    ):
+    limits = COALESCED_ROWS, COALESCED_BYTES
+    for group in batch_by_size(non_empty, limits, lambda batch: (batch.num_rows, batch.nbytes)):
         yield from pa.Table.from_batches(group).combine_chunks().to_batches()
 
 

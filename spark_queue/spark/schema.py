@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
@@ -145,11 +144,8 @@ def check_read_schema(schema: StructType, options: QueueOptions) -> None:
         name, kind = field.name, field.dataType
         known = [*options.inputs, DELIVERY_HASH]
         if name not in known:
-            raise SchemaError(
-                "option 'inputs' names no "
-                f"{name!r}{did_you_mean(name, known) or '; the columns are ' + ', '.join(known)}",
-                column=name,
-            )
+            hint = did_you_mean(name, known) or f"; the columns are {', '.join(known)}"
+            raise SchemaError(f"option 'inputs' names no {name!r}{hint}", column=name)
         if name == DELIVERY_HASH:
             _check_columns(StructType([field]), READ_COLUMNS, options, "a queue")
         elif isinstance(kind, StructType):
@@ -166,25 +162,22 @@ def _check_columns(schema: StructType, columns: Mapping[str, DataType], options:
     for field in schema.fields:
         name, kind = field.name, field.dataType
         if name not in known:
-            raise SchemaError(
-                f"{source} has no column {name!r}{did_you_mean(name, known) or '; it has ' + ', '.join(known)}",
-                column=name,
-            )
+            hint = did_you_mean(name, known) or f"; it has {', '.join(known)}"
+            raise SchemaError(f"{source} has no column {name!r}{hint}", column=name)
         if name == "payload" and isinstance(kind, _NESTED_TYPES):
             json_parser(kind, "payload")
         elif name == "payload":
-            expected = _PAYLOAD_TYPES[options.payload_format or "json"]
+            payload_format = options.payload_format or "json"
+            expected = _PAYLOAD_TYPES[payload_format]
             if kind != expected:
                 raise SchemaError(
-                    f"column 'payload' cannot be {kind.simpleString()}: "
-                    f"with payloadFormat={options.payload_format or 'json'} "
-                    f"it is {expected.simpleString()}, or a struct, map or array for typed JSON",
+                    f"column 'payload' cannot be {kind.simpleString()}: with payloadFormat={payload_format} it is "
+                    f"{expected.simpleString()}, or a struct, map or array for typed JSON",
                     column=name,
                 )
         elif kind != known[name]:
-            raise SchemaError(
-                f"column {name!r} is {known[name].simpleString()}, not {kind.simpleString()}", column=name
-            )
+            expected = known[name]
+            raise SchemaError(f"column {name!r} is {expected.simpleString()}, not {kind.simpleString()}", column=name)
 
 
 #: What to do about missing columns of a write.
@@ -220,17 +213,14 @@ def check_write_schema(
     for name in required:
         if name not in schema.names:
             remedy = f": {_REMEDIES[name]}" if name in _REMEDIES else ""
-            raise SchemaError(
-                f"column {name!r} is missing{remedy}; the DataFrame has {', '.join(schema.names) or 'no columns'}",
-                column=name,
-            )
+            own = ", ".join(schema.names) or "no columns"
+            raise SchemaError(f"column {name!r} is missing{remedy}; the DataFrame has {own}", column=name)
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
     """Return the exact Arrow schema that Spark expects of batches of this schema."""
-    takes_timezone = (
-        "timezone" in inspect.signature(to_arrow_schema).parameters
-    )  # Spark 4.2 and later; before, always UTC
+    # Spark 4.2 and later take a time zone; before, it is always UTC.
+    takes_timezone = "timezone" in inspect.signature(to_arrow_schema).parameters
     utc: dict[str, Any] = {"timezone": "UTC"} if takes_timezone else {}
     return to_arrow_schema(schema, **utc)
 
@@ -252,20 +242,19 @@ def _join_batches(
     target: pa.Schema, schema: StructType, payload_format: str, batches: Mapping[str, pa.RecordBatch], delivery: str
 ) -> pa.RecordBatch:
     rows = next(iter(batches.values())).num_rows
-    columns = []
+    columns: dict[str, pa.Array] = {}
     for field in schema.fields:
         kind = target.field(field.name).type
         if field.name == DELIVERY_HASH:
             ids = [batches[binding].column("id").to_pylist() for binding in sorted(batches)]
-            columns.append(_hashes(delivery, ids).cast(kind))
+            columns[field.name] = _hashes(delivery, ids)
         elif field.name in batches:
-            inner = pa.schema([kind.field(i) for i in range(kind.num_fields)])
             assert isinstance(field.dataType, StructType)
-            shaped = _convert_batch(inner, field.dataType, payload_format, batches[field.name], None)
-            columns.append(pa.StructArray.from_arrays(shaped.columns, fields=list(inner)))
+            shaped = _convert_batch(pa.schema(list(kind)), field.dataType, payload_format, batches[field.name])
+            columns[field.name] = pa.StructArray.from_arrays(shaped.columns, fields=list(kind))
         else:
-            columns.append(pa.nulls(rows, kind))
-    return pa.RecordBatch.from_arrays(columns, schema=target)
+            columns[field.name] = pa.nulls(rows, kind)
+    return pa.RecordBatch.from_pydict(columns, schema=target)
 
 
 def _convert_batch(
@@ -276,44 +265,43 @@ def _convert_batch(
     tag: str | None = None,
     position: int = 0,
 ) -> pa.RecordBatch:
-    columns_by_name: dict[str, pa.Array] = {}
+    rows = batch.num_rows
+    columns = {CORRUPT_COLUMN: pa.nulls(rows), DELIVERY_HASH: pa.nulls(rows)}
     for name, field in zip(schema.names, schema.fields, strict=True):
         if name == "payload" and isinstance(field.dataType, _NESTED_TYPES):
-            columns_by_name[name], columns_by_name[CORRUPT_COLUMN] = parse_json_column(
-                _json_payloads(batch).to_pylist(), field.dataType, target.field(name).type
-            )
+            texts, kind = _json_payloads(batch).to_pylist(), target.field(name).type
+            columns[name], columns[CORRUPT_COLUMN] = parse_json_column(texts, field.dataType, kind)
         elif name == "payload":
-            columns_by_name[name] = _PAYLOAD_CONVERTERS[payload_format](batch)
-        elif name == DELIVERY_HASH:
-            columns_by_name[name] = _delivery_hashes(batch, tag)
+            columns[name] = _PAYLOAD_CONVERTERS[payload_format](batch)
+        elif name == DELIVERY_HASH and tag is not None:  # messages without a tag are not delivered
+            columns[name] = _hashes(delivery_of_tag(tag), [batch.column("id").to_pylist()])
         elif name == "tag":
-            columns_by_name[name] = pa.repeat(pa.scalar(tag, pa.string()), batch.num_rows)
+            columns[name] = pa.repeat(pa.scalar(tag, pa.string()), rows)
         elif name == "position" and name not in batch.schema.names:
-            columns_by_name[name] = pa.array(range(position, position + batch.num_rows), pa.int64())
-        elif name != CORRUPT_COLUMN:
-            columns_by_name[name] = batch.column(name)
-    nothing = pa.nulls(batch.num_rows, pa.string())
-    columns = [columns_by_name.get(name, nothing).cast(target.field(name).type) for name in target.names]
-    return pa.RecordBatch.from_arrays(columns, schema=target)
+            columns[name] = pa.array(range(position, position + rows), pa.int64())
+        elif name not in columns:
+            columns[name] = batch.column(name)
+    return pa.RecordBatch.from_pydict(columns, schema=target)
 
 
-# --- payloads ---------------------------------------------------------------------------------------------------
+# --- payloads -------------------------------------------------------------------------------------
+
+
+def _convert_payloads(batch: pa.RecordBatch, convert: Callable[[bytes, str], bytes], unchanged: set[str]) -> pa.Array:
+    """Return the payloads as text. `convert` does not change those of the kinds `unchanged`."""
+    payload, kind = batch.column("payload"), batch.column("payload_kind")
+    if set(kind.unique().to_pylist()) <= unchanged:
+        return payload.cast(pa.string())
+    pairs = zip(payload.to_pylist(), kind.to_pylist(), strict=True)
+    return pa.array([convert(text, form) for text, form in pairs], pa.binary()).cast(pa.string())
 
 
 def _json_payloads(batch: pa.RecordBatch) -> pa.Array:
-    payload, kind = batch.column("payload"), batch.column("payload_kind")
-    if pc.all(pc.equal(kind, "json")).as_py() is not False:
-        return payload.cast(pa.string())
-    pairs = zip(payload.to_pylist(), kind.to_pylist(), strict=True)
-    return pa.array([as_json(text, form) for text, form in pairs], pa.binary()).cast(pa.string())
+    return _convert_payloads(batch, as_json, {"json"})
 
 
 def _text_payloads(batch: pa.RecordBatch) -> pa.Array:
-    payload, kind = batch.column("payload"), batch.column("payload_kind")
-    if not pc.any(pc.equal(kind, "binary")).as_py():
-        return payload.cast(pa.string())
-    pairs = zip(payload.to_pylist(), kind.to_pylist(), strict=True)
-    return pa.array([as_text(text, form) for text, form in pairs], pa.binary()).cast(pa.string())
+    return _convert_payloads(batch, as_text, {"json", "text"})
 
 
 def _binary_payloads(batch: pa.RecordBatch) -> pa.Array:
@@ -341,14 +329,7 @@ _PAYLOAD_CONVERTERS: dict[str, Callable[[pa.RecordBatch], pa.Array]] = {
 }
 
 
-# --- delivery hash ----------------------------------------------------------------------------------------------
-
-
-def _delivery_hashes(batch: pa.RecordBatch, tag: str | None) -> pa.Array:
-    """Return the hash of each message; NULL for messages without a tag, which are not delivered."""
-    if tag is None:
-        return pa.nulls(batch.num_rows, pa.string())
-    return _hashes(delivery_of_tag(tag), [batch.column("id").to_pylist()])
+# --- delivery hash --------------------------------------------------------------------------------
 
 
 def _hashes(delivery: str, ids: Sequence[Sequence[str]]) -> pa.Array:

@@ -96,7 +96,7 @@ def _default_master() -> str:
 
 
 def _check_interpreter(spark: SparkSession) -> None:
-    """Raise `UsageError` if the workers of a local master run an interpreter without this package."""
+    """Raise `UsageError` if the workers of a local master cannot import this package."""
     context = getattr(spark, "_sc", None)  # none with Spark Connect
     if context is None or not str(context.master).startswith("local"):
         return
@@ -108,17 +108,14 @@ def _check_interpreter(spark: SparkSession) -> None:
     if problem:
         raise UsageError(
             f"Spark's Python workers run {found or interpreter!r}: {problem}. Create the session with "
-            "spark_queue.session(), "
-            f"or set {_PYTHON} before Spark starts, to {sys.executable} for example"
+            f"spark_queue.session(), or set {_PYTHON} before Spark starts, to {sys.executable} for example"
         )
 
 
 def _find_import_error(interpreter: str) -> str:
     """Return why an interpreter cannot import our code, or an empty text if it can."""
-    imports = "import pyspark, spark_queue.spark"
-    result = subprocess.run(
-        [interpreter, "-c", imports], capture_output=True, text=True, timeout=_IMPORT_TIMEOUT, check=False
-    )
-    return (
-        "" if result.returncode == 0 else (result.stderr.strip().splitlines() or ["it fails without a message"])[-1]
-    )
+    command = [interpreter, "-c", "import pyspark, spark_queue.spark"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=_IMPORT_TIMEOUT, check=False)
+    if result.returncode == 0:
+        return ""
+    return (result.stderr.strip().splitlines() or ["it fails without a message"])[-1]

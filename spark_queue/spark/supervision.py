@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from pyspark.errors import StreamingQueryException
@@ -17,8 +17,8 @@ from pyspark.sql import functions as F
 
 from spark_queue.errors import SchemaError
 from spark_queue.spark.failures import ERROR_CHARACTERS, clear_failure, record_failure
-from spark_queue.spark.read.multi_input import MultiInputOffset, input_offsets
-from spark_queue.spark.read.offsets import READABLE_VERSIONS, Offset, commit_offset
+from spark_queue.spark.read.multi_input import input_offsets
+from spark_queue.spark.read.offsets import READABLE_VERSIONS, commit_offset
 from spark_queue.spark.spark_errors import failure_of
 from spark_queue.stores.named import NamedStores
 
@@ -182,16 +182,15 @@ def drain(query: StreamingQuery, url: str | Mapping[str, str], *, history: int =
             offset = _parse_offset(source["endOffset"])
             if offset.get("v") not in READABLE_VERSIONS or "consumer" not in offset:
                 continue
-            for binding, view in (
-                input_offsets(cast("MultiInputOffset", offset)).items() if "inputs" in offset else [("", offset)]
-            ):
+            views = input_offsets(offset) if "inputs" in offset else {"": offset}
+            for binding, view in views.items():
                 ns = offset["inputs"][binding].get("ns") if binding else None
                 store = stores["" if isinstance(url, str) else ns or ""]
-                removed += commit_offset(store, cast("Offset", view), history)
+                removed += commit_offset(store, view, history)
     return removed
 
 
-def _parse_offset(text: Any) -> dict[str, Any]:
+def _parse_offset(text: Any) -> Any:
     """Return the offset in a query's progress, or an empty dict if it is not a JSON object.
 
     It is JSON; on Spark 4.0 and 4.1 it is the text of a Python dict.

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
+from functools import partial
 from typing import Any
 
 import orjson
@@ -45,7 +46,8 @@ from spark_queue.messages.rules import is_utf8
 #: Converts a value that is not null. A parser raises `ValueError` if the value does not fit.
 Converter = Callable[[Any], Any]
 
-_BITS: dict[type[DataType], int] = {ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64}
+#: The lowest number that is too large for each type.
+_LIMITS: dict[type[DataType], int] = {ByteType: 2**7, ShortType: 2**15, IntegerType: 2**31, LongType: 2**63}
 _NUMBERS_IN_TEXT = {"NaN", "Infinity", "+Infinity", "-Infinity", "INF", "+INF", "-INF"}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -76,76 +78,62 @@ def json_parser(kind: DataType, path: str) -> Converter:
     """
     match kind:
         case StructType():
-            return _struct_parser({one.name: json_parser(one.dataType, f"{path}.{one.name}") for one in kind.fields})
+            fields = {one.name: json_parser(one.dataType, f"{path}.{one.name}") for one in kind.fields}
+            return partial(_parse_struct, fields)
         case ArrayType():
-            return _array_parser(json_parser(kind.elementType, f"{path}[]"))
+            return partial(_parse_array, json_parser(kind.elementType, f"{path}[]"))
         case MapType():
             if not isinstance(kind.keyType, StringType):
                 raise SchemaError(
                     f"{path} cannot have keys of {kind.keyType.simpleString()}: JSON has text keys", column=path
                 )
-            return _map_parser(json_parser(kind.valueType, f"{path}[]"))
+            return partial(_parse_map, json_parser(kind.valueType, f"{path}[]"))
         case ByteType() | ShortType() | IntegerType() | LongType():
-            return _integer_parser(_BITS[type(kind)])
+            return partial(_parse_integer, _LIMITS[type(kind)])
         case DecimalType():
-            return _decimal_parser(kind.precision, kind.scale)
+            return partial(_parse_decimal, kind)
     simple = _SIMPLE_PARSERS.get(type(kind))
     if simple is None:
         raise SchemaError(f"{path} cannot be {kind.simpleString()}: JSON cannot be parsed as that type", column=path)
     return simple
 
 
-def _struct_parser(fields: dict[str, Converter]) -> Converter:
-    def parse(value: Any) -> dict[str, Any]:
-        if not isinstance(value, dict):
-            raise ValueError
-        return {name: None if (one := value.get(name)) is None else field(one) for name, field in fields.items()}
-
-    return parse
+def _expect(value: Any, kind: type) -> Any:
+    """Return the value. Raises `ValueError` if it is of another type."""
+    if not isinstance(value, kind):
+        raise ValueError
+    return value
 
 
-def _array_parser(item: Converter) -> Converter:
-    def parse(value: Any) -> list[Any]:
-        if not isinstance(value, list):
-            raise ValueError
-        return [None if one is None else item(one) for one in value]
-
-    return parse
+def _parse_struct(fields: dict[str, Converter], value: Any) -> dict[str, Any]:
+    given = _expect(value, dict)
+    return {name: None if (one := given.get(name)) is None else field(one) for name, field in fields.items()}
 
 
-def _map_parser(item: Converter) -> Converter:
-    def parse(value: Any) -> list[tuple[str, Any]]:
-        if not isinstance(value, dict):
-            raise ValueError
-        return [(key, None if one is None else item(one)) for key, one in value.items()]
-
-    return parse
+def _parse_array(item: Converter, value: Any) -> list[Any]:
+    return [None if one is None else item(one) for one in _expect(value, list)]
 
 
-def _integer_parser(bits: int) -> Converter:
-    lowest, highest = -(1 << bits - 1), (1 << bits - 1) - 1
-
-    def parse(value: Any) -> int:
-        if type(value) is not int or not lowest <= value <= highest:
-            raise ValueError
-        return value
-
-    return parse
+def _parse_map(item: Converter, value: Any) -> list[tuple[str, Any]]:
+    return [(key, None if one is None else item(one)) for key, one in _expect(value, dict).items()]
 
 
-def _decimal_parser(precision: int, scale: int) -> Converter:
-    def parse(value: Any) -> Decimal:
-        if isinstance(value, bool) or not isinstance(value, int | float | str):
-            raise ValueError
-        try:
-            number = Decimal(str(value)).quantize(Decimal(1).scaleb(-scale))
-        except InvalidOperation:
-            raise ValueError from None
-        if not number.is_finite() or len(number.as_tuple().digits) > precision:
-            raise ValueError
-        return number
+def _parse_integer(limit: int, value: Any) -> int:
+    if type(value) is not int or not -limit <= value < limit:
+        raise ValueError
+    return value
 
-    return parse
+
+def _parse_decimal(kind: DecimalType, value: Any) -> Decimal:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError
+    try:
+        number = Decimal(str(value)).quantize(Decimal(1).scaleb(-kind.scale))
+    except InvalidOperation:
+        raise ValueError from None
+    if not number.is_finite() or len(number.as_tuple().digits) > kind.precision:
+        raise ValueError
+    return number
 
 
 def _parse_number(value: Any) -> float:
@@ -160,16 +148,8 @@ def _parse_text(value: Any) -> str:
     return value if isinstance(value, str) else dump_json(value).decode()
 
 
-def _parse_boolean(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError
-    return value
-
-
 def _parse_date(value: Any) -> date:
-    if not isinstance(value, str):
-        raise ValueError
-    return date.fromisoformat(value)
+    return date.fromisoformat(_expect(value, str))
 
 
 def _parse_timestamp(value: Any) -> datetime:
@@ -178,21 +158,17 @@ def _parse_timestamp(value: Any) -> datetime:
             return _EPOCH + timedelta(seconds=value)
         except OverflowError:
             raise ValueError from None
-    if not isinstance(value, str):
-        raise ValueError
-    moment = datetime.fromisoformat(value)
+    moment = datetime.fromisoformat(_expect(value, str))
     return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _parse_local_timestamp(value: Any) -> datetime:
-    if not isinstance(value, str):
-        raise ValueError
-    return datetime.fromisoformat(value).replace(tzinfo=None)
+    return datetime.fromisoformat(_expect(value, str)).replace(tzinfo=None)
 
 
 _SIMPLE_PARSERS: dict[type[DataType], Converter] = {
     StringType: _parse_text,
-    BooleanType: _parse_boolean,
+    BooleanType: partial(_expect, kind=bool),
     FloatType: _parse_number,
     DoubleType: _parse_number,
     DateType: _parse_date,

@@ -36,6 +36,7 @@ for names that the database forbids.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -85,6 +86,7 @@ from spark_queue.stores.types import (
 )
 
 T = TypeVar("T")
+V = TypeVar("V", bound=dict[str, Any] | None)
 
 #: Rows in one page of a fetch, and the bytes of payload at which a page ends early.
 PAGE_ROWS = 10_000
@@ -160,13 +162,13 @@ class Store(ABC):
         self.retries = 0
         #: The last wait without a result: queue, cached until, due (monotonic s), and the signal
         #: version.
-        self._last_empty_wait: tuple[str, float, float | None, int] = ("", 0.0, None, 0)
+        self._last_empty_wait = ("", 0.0, math.inf, 0)
         self._layout_cache: dict[str, tuple[Buckets | None, float]] = {}  # queue -> setting, cached until (s)
         self._close_count = 0  # how often it was closed: that ends a wait
         self._counters = Counters(self._count)
         self._pause_cache = PauseCache(self._read_paused)
 
-    # --- messages in --------------------------------------------------------------------------------------------
+    # --- messages in ------------------------------------------------------------------------------
 
     def native_ids(self, made: pa.Array) -> pa.Array:
         """Return as many ids as `made`, in the native form of the layout (by default `made`)."""
@@ -206,9 +208,7 @@ class Store(ABC):
         """
         if isinstance(self.layout, Buckets):
             self.check_buckets()
-        if "buckets" in self.unsupported:
-            return batch
-        if batch.num_rows < 2:  # a single message never becomes a bucket
+        if "buckets" in self.unsupported or batch.num_rows < 2:  # a single message never becomes a bucket
             return batch
         layout = self._queue_layout(queue) if self.layout is None else self.layout
         if not isinstance(layout, Buckets):
@@ -226,9 +226,8 @@ class Store(ABC):
         """Raise `OptionError` if the layout cannot retain messages, as `mode=log` does."""
         if "holds" in self.unsupported:
             raise OptionError(
-                f"a queue of layout {self.layout_name} cannot be read with mode=log: other programs of that "
-                "layout release "
-                "retained messages",
+                f"a queue of layout {self.layout_name} cannot be read with mode=log: other programs of that layout "
+                "release retained messages",
                 option="mode",
                 queue=queue,
             )
@@ -240,7 +239,7 @@ class Store(ABC):
             self._layout_cache[queue] = setting, time.monotonic() + LAYOUT_CACHE_SECONDS
         return setting
 
-    # --- messages in, all at once -------------------------------------------------------------------------------
+    # --- messages in, all at once -----------------------------------------------------------------
 
     def stage(self, queue: str, stage: str, batch: pa.RecordBatch) -> int:
         """Stage the rows of a PUSHES batch for `queue`, and return their number.
@@ -298,7 +297,7 @@ class Store(ABC):
     @abstractmethod
     def _unstage(self, stage: str, keep: Sequence[str]) -> int: ...
 
-    # --- reservations -------------------------------------------------------------------------------------------
+    # --- reservations -----------------------------------------------------------------------------
 
     def reserve(
         self,
@@ -334,11 +333,8 @@ class Store(ABC):
         else:
             rows, left = [], self._attempt(self._ready, queue, limit, before)
             for partition, share in enumerate(partition_sizes(left, partitions, min_partitions)):
-                rows.append(
-                    self._claim_or_split(
-                        queue, f"{tag}/{partition}", left, min(share, left), lease, before, any(rows)
-                    )
-                )
+                part, target = f"{tag}/{partition}", min(share, left)
+                rows.append(self._claim_or_split(queue, part, left, target, lease, before, any(rows)))
                 left -= min(rows[-1], left)
             while rows and not rows[-1]:
                 rows.pop()  # the first tags may have taken whole buckets
@@ -556,7 +552,7 @@ class Store(ABC):
     @abstractmethod
     def _reservations(self, queue: str, tag: str) -> list[Reservation]: ...
 
-    # --- between queues -----------------------------------------------------------------------------------------
+    # --- between queues ---------------------------------------------------------------------------
 
     def move(
         self,
@@ -589,13 +585,12 @@ class Store(ABC):
             raise OptionError(f"a queue cannot be moved to itself: {queue!r}", queue=queue)
         moved = self._attempt(self._move, queue, to, Selection(tag, ids, limit, min_tries), dead_letter)
         self._notify(to)
-        if ids is not None or limit is not None:
-            wanted = min(
-                len(set(ids)) if ids is not None else MAX_TIME_MS, limit if limit is not None else MAX_TIME_MS
-            )
-            if moved < wanted and (
-                isolated := isolate(self, queue, tag, ids, limit=wanted - moved, min_tries=min_tries)
-            ):
+        wanted = [] if limit is None else [limit]
+        if ids is not None:
+            wanted.append(len(set(ids)))
+        if wanted and moved < min(wanted):
+            isolated = isolate(self, queue, tag, ids, limit=min(wanted) - moved, min_tries=min_tries)
+            if isolated:
                 moved += self._attempt(self._move, queue, to, Selection(tag, isolated, None, min_tries), dead_letter)
                 self._notify(to)
         self._counters.add(queue, **{"get" if dead_letter is None else "deadletter": moved})
@@ -642,7 +637,7 @@ class Store(ABC):
     def _forward(self, queue: str, to: str, tag: str, batch: pa.RecordBatch) -> int:
         raise NotImplementedError
 
-    # --- pause --------------------------------------------------------------------------------------------------
+    # --- pause ------------------------------------------------------------------------------------
 
     def pause(self, queue: str) -> None:
         """Pause the queue: no client, keuss included, can reserve messages until `resume`.
@@ -680,7 +675,7 @@ class Store(ABC):
     def _notify_paused(self, queue: str, paused: bool) -> None:  # noqa: B027 not all have signals
         """Notify waiting clients. Never raises."""
 
-    # --- statistics ---------------------------------------------------------------------------------------------
+    # --- statistics -------------------------------------------------------------------------------
 
     def statistics(self, queue: str) -> Statistics:
         """Return the statistics of the queue over all clients; all zero if it was never used.
@@ -722,7 +717,7 @@ class Store(ABC):
     def _delete_statistics(self, queue: str) -> None:
         """Remove the flag and the counters of the queue."""
 
-    # --- notes --------------------------------------------------------------------------------------------------
+    # --- notes ------------------------------------------------------------------------------------
 
     def note(self, key: str) -> Note | None:
         """Return the note with this key, or `None`. Raises `StoreError` if it is damaged."""
@@ -745,13 +740,24 @@ class Store(ABC):
             return True
         if self.retries == retries:
             return False
-        found = self.note(key)  # the reply to the first attempt may have been lost
-        if found is None or value is None:
-            return found is None and value is None
-        return found == Note(value, version + 1)
+        # The reply to the first attempt may have been lost.
+        return self.note(key) == (None if value is None else Note(value, version + 1))
 
     @abstractmethod
     def _set_note(self, key: str, value: dict[str, Any] | None, version: int) -> bool: ...
+
+    def change_note(self, key: str, change: Callable[[dict[str, Any] | None], V]) -> V:
+        """Write the value that `change` returns for the value of the note, and return it.
+
+        `None` means no note. Both steps are repeated if another client writes in between. An equal
+        value is not written. `change` may raise, and must not modify its argument.
+        """
+        while True:
+            note = self.note(key)
+            value, version = (note.value, note.version) if note else (None, 0)
+            changed = change(value)
+            if changed == value or self.set_note(key, changed, version):
+                return changed
 
     def notes(self, prefix: str, *, skip_damaged: bool = False) -> dict[str, Note]:
         """Return the notes whose keys begin with `prefix`, by key.
@@ -770,7 +776,7 @@ class Store(ABC):
     @abstractmethod
     def _notes(self, prefix: str) -> dict[str, RawNote]: ...
 
-    # --- reading ------------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     def now(self) -> int:
         """Return the database's time (ms since 1970)."""
@@ -808,13 +814,8 @@ class Store(ABC):
         end = now + timeout / 1000
         name, until, due, version = self._last_empty_wait
         if name == queue and now < until:  # the result of the last wait is still cached
-            self._wait_signal(
-                queue,
-                version,
-                min(
-                    timeout / 1000, POLL_INTERVAL_MS / 1000, POLL_INTERVAL_MS if due is None else max(0.0, due - now)
-                ),
-            )
+            pause = min(end - now, due - now, POLL_INTERVAL_MS / 1000)
+            self._wait_signal(queue, version, max(0.0, pause))
         while True:
             version = self._signal_version(queue)  # before the check, so that no later signal is lost
             wait = self.next_mature(queue)
@@ -823,15 +824,11 @@ class Store(ABC):
                     return True
                 wait = round(PAUSE_CACHE_SECONDS * 1000)  # the cached flag has expired then
             now = time.monotonic()
-            due = None if wait is None else now + wait / 1000
+            due = math.inf if wait is None else now + wait / 1000
             if now >= end:
                 self._last_empty_wait = queue, now + EMPTY_CACHE_MS / 1000, due, version
                 return False
-            self._wait_signal(
-                queue,
-                version,
-                min(end - now, POLL_INTERVAL_MS / 1000, POLL_INTERVAL_MS if due is None else due - now),
-            )
+            self._wait_signal(queue, version, min(end - now, due - now, POLL_INTERVAL_MS / 1000))
             if closings != self._close_count:
                 return False
             if hint and self._signalled_for(queue, version):
@@ -880,12 +877,9 @@ class Store(ABC):
         for a condition on a column of the history in another view.
         """
         schema = MESSAGES if view == "messages" else HISTORY
-        if history_columns := [
-            one.column for one in where if one.column in HISTORY_FIELDS.names and view != "history"
-        ]:
-            raise OptionError(
-                f"only the history has a column {history_columns[0]!r}: set view=history", option="view"
-            )
+        for one in where:
+            if one.column in HISTORY_FIELDS.names and view != "history":
+                raise OptionError(f"only the history has a column {one.column!r}: set view=history", option="view")
         buckets = 0
 
         def scan(limit: int | None) -> Iterator[pa.RecordBatch]:
@@ -991,7 +985,8 @@ class Store(ABC):
         found: list[str] = []
         for page in self._buckets(queue, None):
             for row, id in enumerate(page.batch.column("id").to_pylist()[:limit]):
-                found += [id] if any(one.damaged for one in open_buckets(slice_records(page, row, row + 1))) else []
+                if any(one.damaged for one in open_buckets(slice_records(page, row, row + 1))):
+                    found.append(id)
             limit -= page.batch.num_rows
             if limit <= 0:
                 break
@@ -1000,7 +995,7 @@ class Store(ABC):
     @abstractmethod
     def _examine(self) -> list[Finding]: ...
 
-    # --- housekeeping -------------------------------------------------------------------------------------------
+    # --- housekeeping -----------------------------------------------------------------------------
 
     def delete_history(self, queue: str, ids: Sequence[str]) -> int:
         """Remove the messages with these ids from the history, and return their number.
@@ -1029,7 +1024,11 @@ class Store(ABC):
         """
         self._attempt(self._drop, queue)
         for key, note in self._attempt(self._notes, queue_note_key(queue)).items():  # damaged ones too
-            self.set_note(key, None, note.version)
+            left: RawNote | None = note
+            while left is not None and not self.set_note(key, None, left.version):
+                failed, left = left, self._attempt(self._note, key)
+                if left == failed:
+                    break  # its version is damaged
         self._counters.discard(queue)
         self._pause_cache.discard(queue)
         try:
@@ -1125,11 +1124,7 @@ def set_layout(store: Store, queue: str, layout: Buckets | None) -> None:
     if layout is not None:
         store.check_buckets()
     value = None if layout is None else {"v": 1, "size": layout.size, "compression": layout.compression}
-    key = queue_note_key(queue, "layout")
-    done = False
-    while not done:
-        note = store.note(key)
-        done = store.set_note(key, value, note.version if note else 0)
+    store.change_note(queue_note_key(queue, "layout"), lambda _: value)
     store._layout_cache.pop(queue, None)
     store.count(queue)  # registers the queue
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from types import TracebackType
 from typing import Any
 
 from spark_queue.messages.buckets import Layout
@@ -61,5 +60,5 @@ class NamedStores(Mapping[str, Store]):
     def __enter__(self) -> NamedStores:
         return self
 
-    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

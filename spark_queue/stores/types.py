@@ -108,15 +108,6 @@ class Note:
     written: int | None = field(default=None, compare=False)
 
 
-def damaged_note_error(key: str, reason: object) -> StoreError:
-    """Return the error for a note that cannot be read."""
-    return StoreError(
-        f"the note {key!r} is damaged ({reason}): restore it from a backup, or remove it with spark-queue doctor URL "
-        f"--remove-note {shlex.quote(key)}",
-        key=key,
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class RawNote:
     """A note as stored: `value` should be JSON text."""
@@ -127,27 +118,26 @@ class RawNote:
 
     def parse(self, key: str) -> Note:
         """Return the note. Raises `StoreError` if it is damaged."""
-        try:
-            return Note(self._parse_value(key), self.version, self.written)
-        except ValueError as error:
-            raise damaged_note_error(key, str(error)) from error
+        value, fault = self._parse_value(key)
+        if fault:
+            raise StoreError(
+                f"the note {key!r} is damaged ({fault}): restore it from a backup, or remove it with spark-queue "
+                f"doctor URL --remove-note {shlex.quote(key)}",
+                key=key,
+            )
+        return Note(value, self.version, self.written)
 
     def fault(self, key: str) -> str:
         """Return why the note cannot be read; empty if it can."""
-        try:
-            self._parse_value(key)
-        except ValueError as error:
-            return str(error)
-        return ""
+        return self._parse_value(key)[1]
 
-    def _parse_value(self, key: str) -> dict[str, Any]:
+    def _parse_value(self, key: str) -> tuple[Any, str]:
+        """Return the value, and why it is damaged; empty if it is not."""
         try:
-            value: dict[str, Any] = orjson.loads(self.value)
+            value = orjson.loads(self.value)
         except ValueError as error:
-            raise ValueError(f"it is not JSON: {error}") from error
-        if fault := fault_of(key, value):
-            raise ValueError(fault)
-        return value
+            return None, f"it is not JSON: {error}"
+        return value, fault_of(key, value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ def held(store, queue):
     return {one.tag: one.rows for one in store.reservations(queue)}
 
 
-# --- reservations ---------------------------------------------------------------------------------------------------
+# --- reservations ---------------------------------------------------------------------------------
 
 
 def test_reservations_tell_who_holds_what_and_until_when(url, store, name, living):
@@ -213,7 +213,7 @@ def test_a_consumer_noted_by_a_newer_version(store, name, url):
         store.set_note(queue_note_key(name, OWNER_NOTE, "etl/a"), None, 1)
 
 
-# --- dead letters ---------------------------------------------------------------------------------------------------
+# --- dead letters ---------------------------------------------------------------------------------
 
 
 def bury(store, queue, payload, died=None, error=None, *, dead=None, id=None, **told):
@@ -417,7 +417,7 @@ def test_a_redrive_keeps_to_its_rate(sqlite_url, monkeypatch, rate, steps):
     assert slept == pytest.approx([max(1, 1 / rate) - 0.1] * (len(steps) - 1))
 
 
-# --- sinks ----------------------------------------------------------------------------------------------------------
+# --- sinks ----------------------------------------------------------------------------------------
 
 
 def stage(store, queue, sink, batch, rows, attempt="a"):
@@ -516,7 +516,7 @@ def test_a_ledger_is_forgotten_once_nothing_is_staged(url, store, name, sink):
 
 
 def test_staged_rows_of_a_killed_write_are_found(url, store, name):
-    """Those of a query are found once it has done nothing for an hour: until then it may be at work."""
+    """Those of a query are found once it was idle for an hour: until then it may be running."""
     sink, query = f"{ONE_WRITE_PREFIX}{name}", f"{name}-query"
     for one in (sink, query):
         create_ledger(store, one)
@@ -556,7 +556,7 @@ def test_a_ledger_of_a_newer_version(sqlite_url):
         assert len(store.staged("s")) == 1
 
 
-# --- the URL --------------------------------------------------------------------------------------------------------
+# --- the URL --------------------------------------------------------------------------------------
 
 CALLS = [
     lambda url: reservations(url),
@@ -597,7 +597,7 @@ def test_a_wrong_password_is_not_shown(url_of, scheme):
         assert "secret" not in str(error.value) and scheme in str(error.value)
 
 
-# --- logs -----------------------------------------------------------------------------------------------------------
+# --- logs -----------------------------------------------------------------------------------------
 
 
 def test_what_a_log_retains_is_told_apart_and_left_alone(url, store, name):

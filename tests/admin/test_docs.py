@@ -1,4 +1,4 @@
-"""docs/operations.md: every command and every snippet of the page runs in order and prints what the page shows."""
+"""docs/operations.md: its commands and snippets run in order and print what the page shows."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LOST = "f07c6b2d-52e1-4d0f-9a3b-6c8d1e2f3a4b"
 
 @pytest.fixture
 def living(tmp_path, monkeypatch):
-    """The store that the page is about, in a folder of its own; gives the claim of the query that lives."""
+    """The store of the page, in a folder of its own; returns the claim of the running query."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SPARK_QUEUE_URL", "")
     monkeypatch.setattr(owner, "OWNER_TIMEOUT_MS", 600_000)  # a busy machine may be slow

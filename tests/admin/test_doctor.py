@@ -150,7 +150,7 @@ def test_a_redis_that_forgets(tmp_path):
             server.terminate()
 
 
-# --- the start ------------------------------------------------------------------------------------------------------
+# --- the start ------------------------------------------------------------------------------------
 
 
 def test_help_and_completion_import_nothing_heavy():

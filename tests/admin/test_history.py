@@ -1,4 +1,4 @@
-"""What operators do with the past, on every store: they look at the history, and replay a part of it."""
+"""Operations on the past, on every store: show the history, and replay a part of it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DUE = datetime(2020, 1, 1, tzinfo=UTC)
 
 @pytest.fixture
 def past(store, name):
-    """Ids of messages that `etl` committed (two), that died (one), and that `checks` committed (three)."""
+    """Ids of messages: `etl` committed two, one died, and `checks` committed three."""
     batch = pushes([{"n": n} for n in range(6)], headers={"h": "1"}, mature=DUE)
     ids = batch.column("id").to_pylist()
     store.push(name, batch)
@@ -45,7 +45,7 @@ def all_of(store, queue):
     )
 
 
-# --- looking --------------------------------------------------------------------------------------------------------
+# --- looking --------------------------------------------------------------------------------------
 
 
 def test_the_history_is_listed(url, store, name, past):
@@ -117,7 +117,7 @@ def test_a_history_knows_outcomes_of_ones_own(url, store, name):
         history(url, name, outcome="two words")
 
 
-# --- replays --------------------------------------------------------------------------------------------------------
+# --- replays --------------------------------------------------------------------------------------
 
 
 def test_what_was_processed_is_replayed_as_new_messages(url, store, name, past):
@@ -230,7 +230,7 @@ def test_replayed_ids_keep_the_order_of_those_we_make():
     assert all(OBJECT_ID.fullmatch(replay_id("fix", id)) for id in ("mine", "ünï", "x" * 200))
 
 
-# --- who keeps it ---------------------------------------------------------------------------------------------------
+# --- who keeps it ---------------------------------------------------------------------------------
 
 
 def test_the_client_keeps_a_history_of_what_dies(url, store, name):
@@ -260,7 +260,7 @@ def test_a_message_that_fails_alone_is_history(url, store, name):
     assert one.error and store.sizes(f"{name}.dead").total == 1
 
 
-# --- files of an older version --------------------------------------------------------------------------------------
+# --- files of an older version --------------------------------------------------------------------
 
 
 def test_a_history_that_was_written_before_it_told_more_is_read(tmp_path):

@@ -1,4 +1,4 @@
-"""`recover` settles what a query holds that never comes back; `release` does not give back what may be written."""
+"""`recover` settles the messages of a lost query; `release` keeps those that may be written."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONSUMER = "etl/3fa9c1"
 
 
 class Lost:
-    """A query that holds its batch 7, reserved by its second process, and one more; it wrote batch 6 of its sink."""
+    """A query whose second process reserved batch 7 and one more; its sink has batch 6."""
 
     def __init__(self, store, queue):
         self.store, self.queue, self.query = store, queue, str(uuid.uuid4())

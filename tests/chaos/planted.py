@@ -202,10 +202,8 @@ BUGS: dict[str, Bug] = {
     ),
     "commit without a fence in MongoDB": Bug(
         "stores/mongodb/store.py",
-        "        held = self._filters_for(collection, HELD_BY_US._replace(query=held_by(tag)), ids)\n"
-        "        if not history:\n",
-        "        held = self._filters_for(collection, HELD_BY_US._replace(query={} if ids else held_by(tag)), ids)\n"
-        "        if not history:\n",
+        "        held = HELD_BY_US._replace(query=held_by(tag))\n        if not history:\n",
+        "        held = HELD_BY_US._replace(query={} if ids else held_by(tag))\n        if not history:\n",
         CONFORMANCE + "test_a_lost_lease_commits_rolls_back_renews_moves_and_fetches_nothing",
     ),
     "commit without a fence in Redis": Bug(

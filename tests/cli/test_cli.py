@@ -37,7 +37,7 @@ def surroundings(monkeypatch):
     monkeypatch.delenv(parse.URL_VARIABLE, raising=False)
 
 
-# --- commands, on every store ---------------------------------------------------------------------------------------
+# --- commands, on every store ---------------------------------------------------------------------
 
 
 def test_reservations_and_release(url, store, name):
@@ -152,7 +152,7 @@ def test_a_write_whose_driver_has_died_is_recovered_and_forgotten(url, store, na
     assert unknown.code == 2 and f"did you mean '{name}'" in unknown.err
 
 
-# --- how it is called -----------------------------------------------------------------------------------------------
+# --- how it is called -----------------------------------------------------------------------------
 
 WRONG = {
     "no command": [],
@@ -297,7 +297,7 @@ def test_every_command_has_help(command):
     assert shown.code == 0 and f"Usage: spark-queue {command}".rstrip() in shown.out
 
 
-# --- as a program ---------------------------------------------------------------------------------------------------
+# --- as a program ---------------------------------------------------------------------------------
 
 
 def test_it_is_a_program(file):

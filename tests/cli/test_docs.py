@@ -1,4 +1,4 @@
-"""docs/cli.md: every command of the page runs in a shell, in order, and prints what the page shows."""
+"""docs/cli.md: its commands run in a shell, in order, and print what the page shows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAGE = (ROOT / "docs" / "cli.md").read_text()
 
 
 def same(text: str) -> str:
-    """A text without what is made anew in each run: ids, tags, moments; and without the usage, which Typer words."""
+    """Return a text without what changes in each run: ids, tags, moments, usage of Typer."""
     text = re.sub(r"^(Usage:|Try ).*\n", "", text, flags=re.MULTILINE)
     text = re.sub(r"\b(\w+/)[0-9a-f]{6}/1\b", r"\1RUN/1", text)
     return plain(re.sub(r"\b[0-9a-f]{24}\b", "ID", text))

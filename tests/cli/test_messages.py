@@ -33,7 +33,7 @@ def lines(text: str) -> list:
     return [json.loads(line) for line in text.splitlines()]
 
 
-# --- push, pop ------------------------------------------------------------------------------------------------------
+# --- push, pop ------------------------------------------------------------------------------------
 
 
 def test_what_is_pushed_is_popped_as_it_was(url, name):
@@ -83,6 +83,19 @@ def test_whole_messages_go_from_queue_to_queue(url, name, tmp_path):
     (one,) = lines(Run("peek", url, name, "--json").out)
     assert (one["id"], one["tries"], one["headers"]) == ("6b01b3b5957fe46c72000000", 2, {"a": "0", "c": "2"})
     assert Run("size", url, name, "--json").json[0]["scheduled"] == 1
+
+
+def test_messages_of_a_history_are_pushed_again(url, name):
+    Run("push", url, name, "--header", "a=1", input='{"n": 1}\n"x"\n')
+    tag = Run("reserve", url, name, "--limit", 2, "--json").json["tag"]
+    assert Run("commit", url, name, tag, "--history", "1m").code == 0
+    past = Run("history", url, name, "--json").json
+    assert {"processed", "consumer", "outcome", "error"} < past[0].keys()
+    given = "".join(f"{json.dumps(one)}\n" for one in past)
+    pushed = Run("push", url, f"{name}.other", "--as", "message", input=given)
+    assert (pushed.code, pushed.out) == (0, f"2 messages pushed to {name}.other\n")
+    again = lines(Run("peek", url, f"{name}.other", "--json").out)
+    assert [(one["id"], one["payload"]) for one in again] == [(one["id"], one["payload"]) for one in past]
 
 
 def test_lines_of_text_and_delays(url, name):
@@ -177,7 +190,7 @@ def test_what_was_not_printed_is_not_removed(url, store, name, monkeypatch):
     assert lines(Run("pop", url, name, "--all").out) == [1, 2, 3]
 
 
-# --- reserve, commit, rollback --------------------------------------------------------------------------------------
+# --- reserve, commit, rollback --------------------------------------------------------------------
 
 
 def test_a_tag_is_settled_by_other_calls(url, store, name):
@@ -239,7 +252,7 @@ def test_history_is_kept_where_it_is_asked_for(url, store, name):
     assert sum(batch.num_rows for batch in store.peek(name, view="history")) == 2
 
 
-# --- looking, moving ------------------------------------------------------------------------------------------------
+# --- looking, moving ------------------------------------------------------------------------------
 
 
 def test_sizes_and_peek(url, store, name):
@@ -292,7 +305,7 @@ def test_messages_are_moved(url, store, name, monkeypatch):
     assert (store.sizes(name).total, store.sizes(f"{name}.other").ready) == (10, 1_490)
 
 
-# --- what others bring ----------------------------------------------------------------------------------------------
+# --- what others bring ----------------------------------------------------------------------------
 
 
 def test_pause_and_resume(url, store, name):
@@ -361,7 +374,7 @@ def test_history_and_replay(url, store, name):
     assert Run("history", url, name, "--outcome", "finished").err == none.err
 
 
-# --- by rfq's words -------------------------------------------------------------------------------------------------
+# --- by rfq's words -------------------------------------------------------------------------------
 
 
 def test_rfqs_words_on_every_store(url, store, name):
@@ -417,7 +430,7 @@ def test_a_consume_that_waits_ends_by_ctrl_c(url, name):
         assert waiting.wait(120) == 130 and waiting.stdout.read() == ""
 
 
-# --- watch, doctor, itself ------------------------------------------------------------------------------------------
+# --- watch, doctor, itself ------------------------------------------------------------------------
 
 
 def test_watch_prints_lines(url, store, name):

@@ -1,4 +1,4 @@
-"""What a newcomer gets wrong on the command line: each call is refused with the right one, and nothing is opened."""
+"""Mistakes on the command line: each call is refused with the right one; nothing is opened."""
 
 from __future__ import annotations
 

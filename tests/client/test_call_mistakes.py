@@ -1,4 +1,4 @@
-"""What is wrong with a call of the client: it is refused with the place and the remedy, and nothing is pushed."""
+"""Mistakes in calls of the client: each error has the place and the remedy; nothing is pushed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def queue(tmp_path):
         yield opened
 
 
-# --- names of arguments ---------------------------------------------------------------------------------------------
+# --- names of arguments ---------------------------------------------------------------------------
 
 NAMES = {
     "camel case": ("max_tries", {"maxTries": 3}),
@@ -83,7 +83,7 @@ def test_url_and_queue_that_are_swapped():
         Queue("q", "redis://u:hunter2@h/0")
 
 
-# --- values of messages ---------------------------------------------------------------------------------------------
+# --- values of messages ---------------------------------------------------------------------------
 
 
 @dataclass

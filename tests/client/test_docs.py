@@ -1,4 +1,4 @@
-"""docs/client.md: its snippets run in order and print what their comments say; it names all that `Queue` has."""
+"""docs/client.md: its snippets run and print what their comments say; it names all of `Queue`."""
 
 from __future__ import annotations
 

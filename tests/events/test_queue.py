@@ -1,4 +1,4 @@
-"""Events over each store: hub-queue's own cases by their names, and what must hold when many work at once."""
+"""Events in each store: hub-queue's own cases by their names, and many workers at once."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def look_after(events, name, payload=None, uris=()):
     return events.execute([id])[id]
 
 
-# --- hub-queue's own cases ------------------------------------------------------------------------------------------
+# --- hub-queue's own cases ------------------------------------------------------------------------
 
 
 def test_queue_create(events):
@@ -152,7 +152,7 @@ def test_heartbeat_create(events):
     ]  # fmt: skip
 
 
-# --- made and taken -------------------------------------------------------------------------------------------------
+# --- made and taken -------------------------------------------------------------------------------
 
 
 def test_a_batch_of_1001_uris_is_split_and_one_of_none_is_none(events):
@@ -215,7 +215,7 @@ def test_a_message_that_is_no_event_fails_when_it_is_taken(events):
     assert any(id in one.errors for one in events.log.records())
 
 
-# --- executed -------------------------------------------------------------------------------------------------------
+# --- executed -------------------------------------------------------------------------------------
 
 
 def test_each_event_gets_the_status_that_its_executor_says(events, seen):
@@ -336,7 +336,7 @@ def test_no_two_takers_get_the_same_event(store, name, url):
     assert events.summary()["pending"] == 400
 
 
-# --- looked after ---------------------------------------------------------------------------------------------------
+# --- looked after ---------------------------------------------------------------------------------
 
 
 def test_a_taker_that_is_gone_makes_its_events_new_again(events):
@@ -489,7 +489,7 @@ def test_lists_cannot_hold_events(url_of):
             Events(store, "q")
 
 
-# --- the tasks of a query -------------------------------------------------------------------------------------------
+# --- the tasks of a query -------------------------------------------------------------------------
 
 
 def task(events, tag):

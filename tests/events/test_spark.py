@@ -1,4 +1,4 @@
-"""Events in Spark: made of rows, executed by a query, looked at as rows; and a query that is killed."""
+"""Events in Spark: created from rows, executed by a query, read as rows; and a killed query."""
 
 from __future__ import annotations
 

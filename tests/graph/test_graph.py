@@ -129,7 +129,7 @@ exchanges:
   one: {src: lokal/x, dst: []}
   two:
     src: {queue: y}
-    dst: [{queue: "", selektor: 3}, {queue: z, set: {header: {}}, selector: []}, ail/b]
+    dst: [{queue: "", selektor: 3}, {queue: z, set: {header: {}}, selector: []}, ail/b, {queue: a, selector: " "}]
     consumer: {wsize: many, parallel: 0}
     delivery: exactly-onc
   3: x
@@ -150,6 +150,7 @@ hops: 1
         "must be SQL text, a Column, or a callable that returns a Column",
         "line 9, exchange 'two', destination 2, set.header: unknown key; did you mean 'headers'?",
         "line 9, exchange 'two', destination 3: unknown namespace 'ail'; did you mean 'air'?",
+        "line 9, exchange 'two', destination 4, selector: must not be empty",
         "line 10, exchange 'two', consumer.parallel: must be 1 or more, not 0",
         "line 10, exchange 'two', consumer.wsize: must be a whole number",
         "line 11, exchange 'two', delivery: must be one of exactly-once, at-least-once, at-most-once; "

@@ -11,20 +11,9 @@ from xml.etree import ElementTree
 import pytest
 
 from spark_queue.errors import UsageError
+from spark_queue.graph.exchange import NO_ROUTE, TOO_MANY_HOPS
 from spark_queue.graph.loader import load_graph
-from spark_queue.graph.model import (
-    NO_ROUTE,
-    TOO_MANY_HOPS,
-    Changes,
-    Destination,
-    Exchange,
-    Graph,
-    Input,
-    Link,
-    Namespace,
-    Place,
-    Processor,
-)
+from spark_queue.graph.model import Changes, Destination, Exchange, Graph, Input, Link, Namespace, Place, Processor
 from spark_queue.graph.rendering import LONGEST_SELECTOR, PAGE_WIDTH, dot, svg, to_json, tree
 from spark_queue.graph.selector_words import selector_text
 from spark_queue.graph.validation import check_graph

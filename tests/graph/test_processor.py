@@ -69,7 +69,6 @@ def test_a_file_declares_processors():
     assert {name: str(place) for name, place in graph.entries.items()} == {"s1": "local/s1", "s2": "local/s2"}
     assert [str(one) for one in graph.queues()] == [
         "local/s1", "local/s2", "local/sums", "air/copies", "local/errors"]  # fmt: skip
-    assert graph.processors["add"].written_namespaces() == ["local", "air"]
     assert graph.processors["add"].config() == {
         "in": {"left": "local/s1", "right": "local/s2"},
         "out": {"sum": "local/sums", "copy": "air/copies"},
@@ -197,11 +196,15 @@ def test_processors_come_and_go():
     wider = with_step(graph, "more", Processor("m:f", in_={"a": Input("copies", "air")}))
     assert list(wider.processors) == [*graph.processors, "more"]
     assert without_step(wider, "more") == graph
+    with pytest.raises(GraphError, match="there is no step 'mores'; did you mean 'more'"):
+        without_step(wider, "mores")
+    with pytest.raises(GraphError, match="there is no step 'x'; there are add, store, s1, s2"):
+        without_step(graph, "x")
     with pytest.raises(GraphError, match=r"line 8, processor 'add', in\.left: processor 'more' reads the same"):
         with_step(graph, "more", Processor("m:f", in_={"a": Input("s1", "local")}))
 
 
-# --- the shape of a graph -------------------------------------------------------------------------------------------
+# --- the shape of a graph -------------------------------------------------------------------------
 
 
 def shape(prefix="", url="sqlite:///q.db", **changes):
@@ -273,7 +276,7 @@ def test_the_example_of_conf(monkeypatch):
     assert {name: one.kind for name, one in graph.processors.items()} == {
         "north": "source", "south": "source", "mean": "fork", "knots": "pipe", "alarm": "sink"}  # fmt: skip
     for one in graph.processors.values():
-        assert one.fn is None or callable(load_function(*one.fn.split(":")))
+        assert one.fn is None or callable(load_function(one.fn))
     mean = import_module("runway").mean
 
     winds = {name: Message(name, name, {"wind": wind}) for name, wind in (("n", 60), ("s", 40))}

@@ -1,4 +1,4 @@
-"""Buckets that are damaged: each is refused, none crashes the process, and none is delivered with other messages."""
+"""Damaged buckets: each is refused, none crashes the process or is delivered with others."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ROOT = Path(__file__).parents[2]
 
 NO_DIGEST = f"{BUCKET_PREFIX}a{BUCKET_PREFIX}2{BUCKET_PREFIX}"
 
-#: What may stand in an id instead of the number of messages, and how many messages the bucket counts as then.
+#: Texts in an id in place of the number of messages, and how many messages the bucket then counts.
 LIES = {
     "1": 1,
     "39": 39,
@@ -81,7 +81,7 @@ def stream(batches, schema=BUCKET_SCHEMA, compression=None):
     return sink.getvalue().to_pybytes()
 
 
-# --- flips ----------------------------------------------------------------------------------------------------------
+# --- flips ----------------------------------------------------------------------------------------
 
 
 def check_damaged(count, seed):
@@ -126,7 +126,7 @@ def test_a_sound_bucket_is_read(kind):
     assert came_of(one, one.packed) == "as before"
 
 
-# --- ids ------------------------------------------------------------------------------------------------------------
+# --- ids ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("lie", LIES)
@@ -169,7 +169,7 @@ def test_a_bucket_that_was_made_of_a_document_may_be_empty_or_have_more_than_its
         unpack_bucket(f"{BUCKET_PREFIX}a{BUCKET_PREFIX}3{CONVERTED_SUFFIX}", packed)
 
 
-# --- bytes ----------------------------------------------------------------------------------------------------------
+# --- bytes ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("compression", "digest"), [("zstd", True), ("zstd", False), ("lz4", False)])
@@ -270,7 +270,7 @@ def test_text_that_is_not_utf_8_is_refused_in_each_column():
             unpack_bucket(NO_DIGEST, to_bytes(odd))
 
 
-# --- what is sound --------------------------------------------------------------------------------------------------
+# --- what is sound --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("last", ["", "no-digest", "id"])

@@ -57,9 +57,7 @@ def test_any_text_is_a_duration_or_a_value_error(text):
         assert "duration" in str(error)
 
 
-@given(
-    st.dictionaries(st.sampled_from([option_name(f) for f in QueueOptions.__dataclass_fields__.values()]), st.text())
-)
+@given(st.dictionaries(st.sampled_from([option_name(one) for one in QueueOptions.__dataclass_fields__]), st.text()))
 def test_any_values_parse_or_raise_an_option_error(raw):
     try:
         QueueOptions.parse(raw, "stream", "push")
@@ -86,7 +84,7 @@ def test_any_values_parse_or_raise_an_option_error(raw):
             "'minPartitions' is 3 but must not exceed 'numPartitions', which is 2",
         ),
         ("stream", {"consumer": "a/b"}, "'consumer' is 'a/b' but must be 1 to 100 letters"),
-        ("stream", {"queue": " "}, "'queue' is ' ' but must be not empty"),
+        ("stream", {"queue": " "}, "'queue' is ' ' but must not be empty"),
         ("stream", {"delivery": "exactly-once", "reserveTimeout": "9s"}, "'reserveTimeout' contradicts delivery"),
         ("stream", {"isolateFailures": "yes"}, "must be one of true, false"),
         ("push", {"txnAppId": "a"}, "'txnAppId' and 'txnVersion' go together"),

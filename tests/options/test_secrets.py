@@ -1,7 +1,8 @@
-"""No password shows: not in an error, its facts, its traceback or its pickle, nor in a repr or the log.
+"""No password shows: in no error, its facts, its traceback or its pickle, in no repr and no log.
 
-A secret begins and ends with a mark and has hard characters between, so it cannot occur by accident, and a part of it
-is found too. URLs are well-formed, malformed in the ways that happen to people, or have the secret in their query.
+A secret begins and ends with a mark and has hard characters between. So it cannot occur by
+accident, and a part of it is found too. URLs are well-formed, malformed as people write them, or
+have the secret in their query.
 Each example tries one secret in many of them.
 """
 
@@ -44,7 +45,6 @@ from spark_queue.options.masking import HIDDEN, mask, mask_words, masked_repr, s
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.options.url import StoreUrl
 from spark_queue.rest.settings import Settings
-from spark_queue.runner.query import StepQuery
 from spark_queue.stores import STORES, open_store, resolve_options, store_class
 from spark_queue.stores.named import NamedStores
 from spark_queue.stores.redis.store import RedisStore
@@ -124,7 +124,7 @@ def is_another_part(shape, secret):
     return ("/{s}" in shape and ":" in secret) or (shape.endswith(":{s}") and "@" in secret)
 
 
-# --- where nothing may show -----------------------------------------------------------------------------------------
+# --- where nothing may show -----------------------------------------------------------------------
 
 
 def found_in(text):
@@ -168,7 +168,7 @@ def no_secret_in_the_log(caplog):
     check(*(one.getMessage() for one in caplog.get_records("call")))
 
 
-# --- URLs -----------------------------------------------------------------------------------------------------------
+# --- URLs -----------------------------------------------------------------------------------------
 
 
 @settings(max_examples=300)
@@ -232,7 +232,7 @@ def test_a_word_of_a_command_line_is_masked_where_it_is_quoted():
     assert said == f"unknown {HIDDEN!r}, extra {HIDDEN!r}, {HIDDEN}, a=b"
 
 
-# --- options and stores ---------------------------------------------------------------------------------------------
+# --- options and stores ---------------------------------------------------------------------------
 
 
 @settings(max_examples=100)
@@ -312,7 +312,7 @@ def test_an_error_of_a_driver_that_quotes_a_password_is_scrubbed_and_no_cause(mo
     assert "with args beginning with: '3' 'AUTH' 'u' '***'" in str(caught.value)
 
 
-# --- graphs, servers and what Spark carries to its workers ----------------------------------------------------------
+# --- graphs, servers and what Spark carries to its workers ----------------------------------------
 
 
 @settings(max_examples=30)
@@ -371,7 +371,6 @@ def test_what_travels_to_workers_shows_no_secret():
         QueueOptions(url="", urls={"a": url}),
         StoreUrl.parse(url),
         NamedStores({"a": url}),
-        StepQuery(None, None, url=url, sources=[(url, "q")]),
         Executor("a:b", "c:d", print, config=own),
         ExecutorWork(url, "q", "c", (), EventSettings(), "me", "here"),
         Processor(opts=own),
@@ -380,7 +379,7 @@ def test_what_travels_to_workers_shows_no_secret():
     assert repr(options).startswith("QueueOptions(url='redis://u:***@h/0', urls=None, queue='q', ")
 
 
-# --- the command line -----------------------------------------------------------------------------------------------
+# --- the command line -----------------------------------------------------------------------------
 
 #: Calls with a URL, `U`, where it belongs and where it does not.
 CALLS = [

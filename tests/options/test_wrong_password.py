@@ -1,4 +1,4 @@
-"""A server refuses a password, and nothing that is shown has it: errors, tracebacks, logs, the command line."""
+"""A server refuses a password, and no error, traceback, log or output of the CLI shows it."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_nothing_in_common_is_no_success(results, capsys):
 
 
 def test_without_a_baseline_the_gate_says_how_to_make_one(results, capsys):
-    assert "--write makes it" in refused(capsys, results(push=1.0))
+    assert "create it from these results with --write" in refused(capsys, results(push=1.0))
 
 
 def test_a_baseline_keeps_ratios_and_what_they_were_measured_on(results, tmp_path):
@@ -68,11 +68,11 @@ def test_a_baseline_keeps_ratios_and_what_they_were_measured_on(results, tmp_pat
 
 def test_a_baseline_is_written_over_by_word_only_and_never_by_a_run_of_fewer_stores(results, capsys):
     gate.main([results(push=1.0), "--write"])
-    assert "is there already" in refused(capsys, results(push=0.1), "--write")
+    assert "exists; replace it with --renew" in refused(capsys, results(push=0.1), "--write")
     assert gate.main([results(push=0.1)]) == 1
     assert gate.main([results(push=0.1), "--renew"]) == 0
     assert gate.main([results(push=0.1)]) == 0
-    assert "has nothing of redis" in refused(capsys, results("sqlite", push=1.0), "--renew")
+    assert "has no results of redis" in refused(capsys, results("sqlite", push=1.0), "--renew")
 
 
 # --- a commit beside its parent -------------------------------------------------------------------------------------
@@ -106,11 +106,11 @@ def test_a_way_that_one_side_lacks_is_not_compared():
     ("words", "says"),
     [
         (["--against", "no-such-commit", "--only", "sqlite"], "there is no commit 'no-such-commit'"),
-        (["--against", "HEAD", "--messages", "4500"], "--messages is a multiple of 4,000"),
-        (["--against", "HEAD", "--rounds", "0"], "--rounds begins at 1"),
+        (["--against", "HEAD", "--messages", "4500"], "--messages must be a multiple of 4,000"),
+        (["--against", "HEAD", "--rounds", "0"], "--rounds must be 1 or more"),
         (["--against", "HEAD", "flood"], "no way has 'flood' in its name; there are: client, push;"),
-        (["--quick", "results.json"], "--quick goes with --against"),
-        ([], "name the results of one run, or a commit"),
+        (["--quick", "results.json"], "--quick needs --against"),
+        ([], "pass the results of one run, or --against COMMIT"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_before_anything_runs(words, says, capsys):

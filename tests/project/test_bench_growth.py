@@ -24,7 +24,7 @@ def urls(tmp_path):
 def small(monkeypatch):
     """So few messages that a round is over at once."""
     monkeypatch.setattr(curves, "READY", 100)
-    monkeypatch.setattr(curves, "LOOKS", 2)
+    monkeypatch.setattr(curves, "SINGLE_RESERVES", 2)
 
 
 @pytest.mark.parametrize("name", [one for one in curves.CURVES if one != "consumers"])
@@ -62,7 +62,7 @@ def test_messages_have_the_bytes_that_they_are_to_have():
         texts = made._texts(size)
         assert {len(one) for one in texts} == {size}
         assert len(set(texts)) == len(texts) and json.loads(texts[0])
-    assert len(made._texts(1_000_000)) == 33 + curves.LOOKS
+    assert len(made._texts(1_000_000)) == 33 + curves.SINGLE_RESERVES
 
 
 def test_what_a_curve_tells_is_the_median_of_the_ratios_within_a_round():

@@ -86,7 +86,7 @@ def test_peers_are_named_between_commas():
 
 def test_slow_peers_do_fewer_jobs():
     assert peers.jobs("rfq", 20_000) == 20_000
-    assert peers.jobs("keuss-mongo", 20_000) == peers.PEERS["keuss-mongo"].most < 20_000
+    assert peers.jobs("keuss-mongo", 20_000) == peers.PEERS["keuss-mongo"].max_jobs < 20_000
     assert peers.jobs("keuss-mongo", 300) == 300
 
 
@@ -105,7 +105,7 @@ def test_a_peer_that_is_not_there_names_the_make_target(monkeypatch, tmp_path):
 
 def test_what_is_told_of_a_peer_are_medians():
     rounds = [peers.Run(push=measured(push), drain=measured(2 * push), version="1.0") for push in (1.0, 4.0, 2.0)]
-    push, drain = cli.told(rounds).split("; ")
+    push, drain = cli.summary(rounds).split("; ")
     assert push.startswith("push 50/s, CPU 20,000 s and of the server 10,000 s per million")
     assert drain.startswith("drain 25/s, CPU 40,000 s ")
 

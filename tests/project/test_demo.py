@@ -119,7 +119,7 @@ def test_progress_is_shown_again_while_nothing_new_comes_and_ends_with_the_resul
     with demo.Watch("demo.py") as watch:
         watch.show("counting")
         wait_until(lambda: repeated("demo.py: counting, 0 s"), 30)
-        watch.tell("3 flights")
+        watch.print_result("3 flights")
         watch.show("comparing")
         capsys.readouterr()
         said.clear()

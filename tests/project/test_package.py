@@ -62,7 +62,7 @@ def sources(*patterns: str) -> set[str]:
 
 PACKAGE = (
     "spark_queue/**/*.py",
-    "spark_queue/*.pyi",
+    "spark_queue/**/*.pyi",
     "spark_queue/**/*.lua",
     "pyspark_queue/*.py",
     "*spark_queue/py.typed",

@@ -123,7 +123,7 @@ class Process:
     def members(self) -> list[Consumer]:
         """The consumer of each input."""
         if isinstance(self.consumer, MultiInputPlanner):
-            return [queue.consumer for queue in self.consumer.queues.values()]
+            return [*self.consumer.queues.values()]
         return [] if self.consumer is None else [self.consumer]
 
     def input_of(self, queue: object) -> int:

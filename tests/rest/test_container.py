@@ -38,7 +38,7 @@ def command(instruction: str) -> list[str]:
     return json.loads(value[value.index("[") :])
 
 
-# --- Dockerfile -----------------------------------------------------------------------------------------------------
+# --- Dockerfile -----------------------------------------------------------------------------------
 
 
 def test_the_builder_gets_each_source_of_a_copy_and_nothing_else():
@@ -109,7 +109,7 @@ def test_stores_come_from_the_environment(tmp_path):
         assert set(httpx.get(f"{started.url}/q").json()) == {"three"}
 
 
-# --- Compose files --------------------------------------------------------------------------------------------------
+# --- Compose files --------------------------------------------------------------------------------
 
 
 @pytest.fixture(params=COMPOSE, ids=lambda path: path.name)

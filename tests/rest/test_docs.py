@@ -1,4 +1,4 @@
-"""docs/rest.md: every command of the page runs in a shell, in order, and prints what the page shows."""
+"""docs/rest.md: every command of the page runs, in order, and prints what the page shows."""
 
 from __future__ import annotations
 

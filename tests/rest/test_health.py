@@ -1,4 +1,4 @@
-"""`/health` and `/ready`: they answer without credentials, reveal nothing, and know whether stores are away."""
+"""`/health` and `/ready` need no credentials, reveal nothing, and report unreachable stores."""
 
 from __future__ import annotations
 

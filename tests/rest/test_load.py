@@ -1,4 +1,4 @@
-"""64 clients at once, on all stores, while the server lives, and while it is killed again and again."""
+"""64 clients at once, on all stores, also while the server is killed repeatedly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/docs` and `/redoc` work without internet: all files come from this server, and browsers may ask no other."""
+"""`/docs` and `/redoc` work without internet: all their files come from this server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queues over HTTP, on every store: what keuss-server's callers know, batches, and that a handle is fenced."""
+"""Queues over HTTP, in every store: the API of keuss-server, batches, and fenced handles."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_each_of_many_that_push_at_once_gets_an_answer_of_its_own(http, q, store
     assert all(id == f"m{n}" for n, (_, id) in enumerate(told) if id is not None and n % 2)
 
 
-# --- reservations ---------------------------------------------------------------------------------------------------
+# --- reservations ---------------------------------------------------------------------------------
 
 
 def test_reserve_commit_rollback(http, q):
@@ -173,7 +173,7 @@ def test_a_handle_reaches_no_query(http, q, store, queue):
     assert store.sizes(queue).reserved == 1
 
 
-# --- batches --------------------------------------------------------------------------------------------------------
+# --- batches --------------------------------------------------------------------------------------
 
 
 def test_batches(http, q):
@@ -249,7 +249,7 @@ def test_what_is_too_much_at_once_stays_in_the_queue(http, q, store, queue):
     assert store.sizes(queue).ready == 6 - len(first["messages"])
 
 
-# --- waiting --------------------------------------------------------------------------------------------------------
+# --- waiting --------------------------------------------------------------------------------------
 
 
 def test_a_push_wakes_those_who_wait_one_each(http, q, server):
@@ -312,7 +312,7 @@ def test_a_paused_queue_gives_nothing_until_it_goes_on(http, q, server):
         assert answer.result().json() == 1
 
 
-# --- everything else ------------------------------------------------------------------------------------------------
+# --- everything else ------------------------------------------------------------------------------
 
 
 def test_status_of_all_and_numbers_for_prometheus(http, q, ns, queue):

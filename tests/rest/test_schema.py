@@ -1,4 +1,4 @@
-"""The OpenAPI page tells the truth: schemathesis calls what it says with what it says, and with what it does not."""
+"""The OpenAPI document is true: schemathesis makes the calls that it allows, and others."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ from tests.serving import serving
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.full]
 
-#: Calls of each resource that fit to what the page says, and that do not. What fits may be refused all the same: a
-#: handle
-#: that holds nothing, a moment that is none.
+#: Numbers of calls of each resource that the document allows, and of others. An allowed call may be
+#: refused too: its handle may hold nothing, its moment may be invalid.
 EXAMPLES = {GenerationMode.POSITIVE: 15, GenerationMode.NEGATIVE: 4}
 
 

@@ -1,4 +1,4 @@
-"""Problem texts: they name the parameter, header or field that the caller used, in plain words, and what to do."""
+"""Problem texts name the caller's parameter, header or field, and say what to do."""
 
 from __future__ import annotations
 

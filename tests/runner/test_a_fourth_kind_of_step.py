@@ -1,4 +1,4 @@
-"""Another kind of step is one file and one field of a graph: nothing that handles steps knows the other kinds."""
+"""Another kind of step is one file and one field of a graph; no other code knows the kinds."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_fourth_kind_of_step_runs_beside_the_others(spark, sqlite_url, tmp_pat
     assert [one.payload for one in graph.messages("l/d")] == [1, 2, 3]
 
 
-# --- read, checked and drawn ----------------------------------------------------------------------------------------
+# --- read, checked and drawn ----------------------------------------------------------------------
 
 FILE = """\
 namespaces: {l: "sqlite:///q.db", m: "sqlite:///m.db"}
@@ -192,23 +192,24 @@ def test_it_is_in_the_topology():
     assert turned.cycles() == [["one", "two"]]
 
 
-# --- nobody else knows the kinds ------------------------------------------------------------------------------------
+# --- nobody else knows the kinds ------------------------------------------------------------------
 
 #: What handles steps of any kind. The model knows only which fields it has.
 ANY_KIND = [validation, rendering, file_mistakes, runner]
 
-#: Names of kinds, in code; words for them, where one is a whole string; and what not every step has.
+#: Names of kinds in code, words for them as whole strings, and attributes that not every step has.
 CLASSES = {kind.__name__ for kind in step_classes(Graph).values()}
 MODULES = {kind.__module__ for kind in step_classes(Graph).values()}
 WORDS = set(step_classes(Graph)) | {kind.noun for kind in step_classes(Graph).values()} | set(get_args(Kind))
-OF_ALL = set(vars(Step)) | ({one.name for one in fields(Graph)} - set(step_classes(Graph)))
+OF_STEPS = {node.name for node in ast.walk(ast.parse(inspect.getsource(Step))) if isinstance(node, ast.FunctionDef)}
+OF_ALL = OF_STEPS | ({one.name for one in fields(Graph)} - set(step_classes(Graph)))
 OWN = set(step_classes(Graph)) | (
     {one.name for kind in step_classes(Graph).values() for one in fields(kind)} - OF_ALL
 )
 
 
 def kinds_named(source: str) -> list[str]:
-    """Where a source names a kind of step, or asks for what only one kind has. Prose in docstrings may."""
+    """Return the kinds that a source names, and the attributes of one kind; docstrings may."""
     tree = ast.parse(source)
     prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     found = []

@@ -77,7 +77,7 @@ def world(spark, name, tmp_path):
     return World(spark, urls, name, tmp_path)
 
 
-# --- keuss-server's own cases ---------------------------------------------------------------------------------------
+# --- keuss-server's own cases ---------------------------------------------------------------------
 
 MODES = pytest.mark.parametrize(
     "reserve", [pytest.param(False, marks=pytest.mark.full), True], ids=["pop", "reserve"]
@@ -195,7 +195,7 @@ def test_selectors_that_are_absent_pass_and_callables_are_called(world, selector
     assert world.payloads("ns1/out") == wanted
 
 
-# --- selectors ------------------------------------------------------------------------------------------------------
+# --- selectors ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ansi", ["true", "false"])

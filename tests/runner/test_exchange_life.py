@@ -1,4 +1,4 @@
-"""Exchanges that come and go, fail and recover while others run; and what a graph cannot be started with."""
+"""Exchanges start, stop, fail and recover while others run; and graphs that cannot start."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from contextlib import contextmanager
 import pytest
 
 from spark_queue import GraphError
-from spark_queue.graph.model import NO_ROUTE, TOO_MANY_HOPS, ConsumerSettings, Exchange, Graph, Namespace, Place
+from spark_queue.graph.exchange import NO_ROUTE, TOO_MANY_HOPS
+from spark_queue.graph.model import ConsumerSettings, Exchange, Graph, Namespace, Place
 from spark_queue.runner.graph import ExchangeGraph
 from spark_queue.runner.traffic import load_traffic
 from spark_queue.stores import open_store
@@ -59,7 +60,7 @@ def at_work(life):
     return {query.name for query in life.spark.streams.active} & {"a", "b"}
 
 
-# --- one of several -------------------------------------------------------------------------------------------------
+# --- one of several -------------------------------------------------------------------------------
 
 
 def test_one_comes_and_goes_while_the_other_runs(life):
@@ -211,7 +212,7 @@ def test_what_runs_cannot_be_drained_and_others_that_run_do_not_keep_a_drain_wai
         assert graph.status()["a"].state in ("starting", "running")
 
 
-# --- failures -------------------------------------------------------------------------------------------------------
+# --- failures -------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -301,7 +302,7 @@ def test_many_that_cannot_start_are_stopped_at_once(life, server):
     assert {query.name for query in life.spark.streams.active} & set(states(graph)) == set()
 
 
-# --- what is wrong --------------------------------------------------------------------------------------------------
+# --- what is wrong --------------------------------------------------------------------------------
 
 
 def test_without_destinations_all_goes_to_no_route_and_odd_hops_are_counted(life):

@@ -1,8 +1,9 @@
 """Any exchange over many messages at once, against a model of keuss-server's loop in plain Python.
 
-Each expression of the small grammar below is SQL text, a Column and a function of Python that say the same; which of
-the first two an exchange gets, or a callable, is left to chance. For a longer run:
-SPARK_QUEUE_MODEL_EXAMPLES=500. A failure tells the exchange, and for each copy that is missing the message.
+Each expression of the small grammar below is SQL text, a Column and a function of Python with the
+same result. Whether an exchange gets the text, the Column or a callable is left to chance. For a
+longer run: SPARK_QUEUE_MODEL_EXAMPLES=500. A failure shows the exchange, and the message of each
+copy that is missing.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from hypothesis import strategies as st
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
-from spark_queue.graph.model import Changes, Destination, Exchange, Place
+from spark_queue.graph.model import Changes, Destination, Exchange, Graph, Namespace, Place
 from spark_queue.runner import Env
 from spark_queue.runner import exchange as route
-from spark_queue.runner.exchange import CompiledExchange
+from spark_queue.runner.exchange import ExchangeStep
 from spark_queue.runner.selector import SELECTOR_COLUMNS
 from tests.runner.test_exchange import ansi_mode
 
@@ -39,7 +40,7 @@ class FailsError(Exception):
     """An expression raises on this message."""
 
 
-# --- messages, and what expressions see of them ---------------------------------------------------------------------
+# --- messages, and what expressions see of them ---------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def some_message(rng):
     return text, headers or rng.choice([None, {}]), rng.randrange(4)
 
 
-# --- the grammar ----------------------------------------------------------------------------------------------------
+# --- the grammar ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def literal(value):
 
 
 def whole(text):
-    """A text as INT, which fails where it is none; without ANSI it becomes NULL, and loses decimals."""
+    """Return a text as INT: other text fails; without ANSI it is NULL, and decimals are lost."""
 
     def value(view):
         said = text.value(view)
@@ -276,7 +277,8 @@ def simple_of(texts):
 
 texts = st.sampled_from(FIELDS + HEADERS + STATES)
 numbers, simple = numbers_of(texts), simple_of(texts)
-#: Without `state`: Spark knows that it is empty at first, and of `x OR true` it does not compute an `x` that fails.
+#: Without `state`: Spark knows that it is empty at first, and does not compute the `x` of
+#: `x OR true`, even if it would fail.
 plain = simple_of(st.sampled_from(FIELDS + HEADERS))
 truths = st.one_of(
     simple,
@@ -352,7 +354,8 @@ destinations = st.builds(
 HERE, THERE = Place("one", "here"), Place("two", "there")
 A, T, H, S = field_of("a"), field_of("t"), entry_of("headers", "h"), entry_of("state", "s")
 
-#: All that matters at least once: of the changes of the second the first often fails, the other never.
+#: All that matters, at least once. Of the changes of the second, the first often fails, the other
+#: never.
 ALL = [
     To(
         HERE,
@@ -375,7 +378,7 @@ ALL = [
 ]
 
 
-# --- keuss-server's loop --------------------------------------------------------------------------------------------
+# --- keuss-server's loop --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -467,13 +470,14 @@ def copy_of(view, place, **told):
 
 def observed(spark, exchange, name, max_hops, rows):
     """The copies that Spark makes, and what it counts."""
-    built, mistakes = CompiledExchange.compile(spark, name, exchange, max_hops)
-    assert mistakes == []
+    namespaces = dict.fromkeys(["here", "there"], Namespace("sqlite:///q.db"))
+    step = ExchangeStep(spark, name, exchange, Graph(namespaces, max_hops=max_hops))
+    assert step.mistakes == []
     facts = [(f"m{number}", "in", text, headers, None, tries) for number, (text, headers, tries) in enumerate(rows)]
     counts = Observation()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(route, "EXCHANGE_METRICS", counts)
-        copies = built.copies(spark.createDataFrame(facts, SELECTOR_COLUMNS))
+        copies = step.copies(spark.createDataFrame(facts, SELECTOR_COLUMNS))
     found = copies.select(
         F.concat_ws("/", "ns", "queue"), "payload", "headers", F.col("delay") * 1000, "tries", F.unix_millis("mature")
     ).collect()

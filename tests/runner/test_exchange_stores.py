@@ -1,4 +1,4 @@
-"""Exchanges between different stores: exactly once, every payload as it was, many at work in one session."""
+"""Exchanges between different stores: exactly once, unchanged payloads, many in one session."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from urllib.parse import urlsplit, urlunsplit
 import pytest
 
 from spark_queue import open_store
-from spark_queue.graph.model import NO_ROUTE, TOO_MANY_HOPS, ConsumerSettings, Graph, Namespace
+from spark_queue.graph.exchange import NO_ROUTE, TOO_MANY_HOPS
+from spark_queue.graph.model import ConsumerSettings, Graph, Namespace
 from spark_queue.messages.message import messages, pushes
 from spark_queue.runner import ExchangeGraph
 from spark_queue.runner.traffic import load_traffic, reset_traffic
@@ -25,7 +26,7 @@ MARK = "test"  #: the header that tells the test which of the messages in a queu
 
 
 class Stores(World):
-    """One namespace for each store. Of what lies in queues that others use, too, only what has our mark is seen."""
+    """One namespace for each store. In shared queues, only messages with our mark are seen."""
 
     def graph(self, exchanges, **options):
         graph = Graph({ns: Namespace(url) for ns, url in self.urls.items()}, exchanges)
@@ -75,7 +76,7 @@ def stores(spark, url_of, name, tmp_path):
     made.clean(urls["redis"])
 
 
-# --- between two stores ---------------------------------------------------------------------------------------------
+# --- between two stores ---------------------------------------------------------------------------
 
 
 PAIRS = registered.pairs()
@@ -124,7 +125,7 @@ def test_each_message_arrives_once_though_its_exchange_is_stopped_after_a_batch(
         assert len(stores.messages(f"{ns}/{TOO_MANY_HOPS}")) == len(lost) * len(from_here)
 
 
-# --- what goes through ----------------------------------------------------------------------------------------------
+# --- what goes through ----------------------------------------------------------------------------
 
 PAYLOADS = [
     {"flight": 1545, "delay": -1.5, "gate": None, "on time": True, "legs": [{"to": "MIA"}, []], "ü€𝄞": "日本\u0000"},
@@ -214,7 +215,7 @@ def test_what_a_database_cannot_hold_becomes_a_dead_letter_there(stores):
     assert "64 bits" in dead.headers["x-error"]
 
 
-# --- many at once ---------------------------------------------------------------------------------------------------
+# --- many at once ---------------------------------------------------------------------------------
 
 NUMBERS = range(120)
 
@@ -227,7 +228,7 @@ FILTERS = {
 
 
 def place(queue):
-    """Where a queue is: those of an exchange's source and destinations are in different databases, mostly."""
+    """Return the place of a queue: mostly in another database than those around its exchange."""
     return f"{STORES[(ord(queue[0]) + int(queue[1:])) % len(STORES)]}/{queue}"
 
 

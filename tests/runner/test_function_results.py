@@ -1,4 +1,4 @@
-"""What functions of links and processors return that is no message: a failure of that message, with the reason."""
+"""Functions of links and processors that return no valid message, and their context."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
+from pyspark import cloudpickle
 
 from spark_queue.graph.link_function import Forward
 from spark_queue.graph.model import Link, Place, Processor
@@ -67,3 +68,18 @@ def test_a_processor_tells_its_error_queue_and_the_others_go_on(made, told):
     first, second = batch.to_pylist()
     assert [first["queue"], second["queue"], second["payload"]] == ["e", "b", '{"n":2}']
     assert load_json(first["payload"].encode())["cause"]["cause"].startswith(told)
+
+
+def test_a_system_that_is_a_function_is_called_once_for_all_tasks_of_a_process():
+    calls = []
+
+    def system():
+        calls.append(1)
+        return {"limit": 60}
+
+    functions = [ProcessorFunction(name, Processor("m:f"), system) for name in ("p", "q")]
+    tasks = [cloudpickle.loads(cloudpickle.dumps(one)) for one in [*functions, *functions]]
+    first, *others = [one.context().system for one in [*functions, *tasks]]
+    assert (first, len(calls)) == ({"limit": 60}, 1)
+    assert all(one is first for one in others)
+    assert ProcessorFunction("p", Processor("m:f"), lambda: {"limit": 7}).context().system == {"limit": 7}

@@ -1,4 +1,4 @@
-"""Processors as steps between DataFrames, without queues: what passes, what functions get and give, where from."""
+"""Processors as steps between DataFrames, without queues: filters, functions, provenance."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ def seen(process, messages):
     return {"out": {name: one.payload for name, one in messages.items()}}
 
 
-# --- Cues' filter-messages and processor-fn -------------------------------------------------------------------------
+# --- Cues' filter-messages and processor-fn -------------------------------------------------------
 
 
 def test_filter_messages(spark):
-    """Cues' filter-messages: any of the topics, message by message; of rows without any nothing is called."""
+    """Cues' filter-messages: any of the topics, for each message; not called for empty rows."""
     rows = frame(
         spark,
         [
@@ -84,7 +84,7 @@ def test_filter_messages(spark):
 
 
 def test_graph_filters(spark):
-    """Cues' graph-filters, and types and topics together: both must pass. The header counts before the payload."""
+    """Cues' graph-filters; types and topics must both pass; the header wins over the payload."""
     rows = frame(
         spark,
         [
@@ -127,7 +127,7 @@ def test_graph_join_fork_conditional(spark):
 
 
 def test_processor_fn(spark):
-    """Cues' processor-fn: called for what passes alone, with all it should know; what it gives goes on."""
+    """Cues' processor-fn: called for messages that pass, with its context; its results go on."""
 
     def work(process, messages):
         told = {"id": process.id, "by": process.opts["by"], "limit": process.system["limit"]}
@@ -152,7 +152,7 @@ def test_processor_fn(spark):
     assert of(processor, rows, system=lambda: {"limit": 60}) == [("o", told, {})]
 
 
-# --- what functions give --------------------------------------------------------------------------------------------
+# --- what functions give --------------------------------------------------------------------------
 
 
 def test_rows_give_any_payload_and_more(spark):
@@ -238,7 +238,7 @@ def test_functions_that_cannot_work_are_refused_at_the_start(spark, function, wr
         made(route(processor), frame(spark, [], "in"))
 
 
-# --- where it comes from --------------------------------------------------------------------------------------------
+# --- where it comes from --------------------------------------------------------------------------
 
 
 def test_provenance_is_merged_from_all_inputs(spark):
@@ -266,7 +266,7 @@ def test_provenance_is_merged_from_all_inputs(spark):
         {"x-provenance": "mine", "by": "me"}] * 2  # fmt: skip
 
 
-# --- errors ---------------------------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 
 def fails(process, messages):

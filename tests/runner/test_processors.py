@@ -1,7 +1,7 @@
-"""Processors between queues: the cases of Cues' own suite, by their names, and what must hold whatever fails.
+"""Processors between queues: the cases of Cues' own suite, by their names, and failures.
 
-A query costs seconds, so the cases that can live in one graph do: one graph is drained for all that works, and one is
-broken and mended for all that fails.
+A query costs seconds, so cases share a graph if they can: one graph is drained for all that works,
+and one is broken and mended for all that fails.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def provenance(message):
     return json.loads(message.headers["x-provenance"])
 
 
-# --- one graph for all that works -----------------------------------------------------------------------------------
+# --- one graph for all that works -----------------------------------------------------------------
 
 
 def numbers(messages):
@@ -161,7 +161,7 @@ def stored(worked, name):
 
 
 def test_graph_system(worked):
-    """What the functions of a graph share reaches them: without it the sinks had not known where to write."""
+    """The functions of a graph get its `system`; without it the sinks could not write."""
     assert {name for name, *_ in worked.stored} == {"sink", "done_counter", "frame_sink", "hears", "hears_too"}
 
 
@@ -175,7 +175,7 @@ def test_graph_source_sink(worked):
 
 
 def test_graph_pipe_and_join_and_join_fork(worked):
-    """graph-pipe, graph-join, graph-join-fork: n-th with n-th, each output has it all, and tells where it is from."""
+    """graph-pipe, graph-join, graph-join-fork: n-th with n-th, in each output, with provenance."""
     assert payloads(worked.graph, "q1") == payloads(worked.graph, "q2") == [{"x": 9}, {"x": 14}]
     for queue in ("q1", "q2"):
         first, second = map(provenance, worked.graph.messages(f"l/{queue}"))
@@ -191,7 +191,7 @@ def test_graph_pipe_and_join_and_join_fork(worked):
 
 
 def test_graph_broadcast(worked):
-    """Each has a cursor of its own in what is kept; deliveries of the same messages have hashes of their own."""
+    """Each has its own cursor in the log; deliveries of the same messages have their own hashes."""
     assert stored(worked, "hears") == stored(worked, "hears_too") == [{"x": 1}, {"x": 2}, {"x": 3}]
     hashes = [hash for name, *_, hash in worked.stored if name.startswith("hears")]
     assert len(set(hashes)) == 6
@@ -234,11 +234,11 @@ def test_what_a_graph_has_and_has_not(worked):
     assert graph.topology().nodes["fork"]["kind"] == "fork"
 
 
-# --- one that runs on ---------------------------------------------------------------------------------------------
+# --- one that runs on -----------------------------------------------------------------------------
 
 
 def test_graph_alts(spark, tmp_path):
-    """Of several inputs the first that has messages; what comes of it is from there alone. It stops and goes on."""
+    """A batch reads the first input that has messages, and only this one. It stops and goes on."""
     alts = Processor(add, alts=ins("s1", "s2"), out=outs("out"), rows=True)
     graph = runner(tmp_path, {"s1": Processor(), "s2": Processor(), "alts": alts})
     graph.start(spark)
@@ -257,7 +257,7 @@ def test_graph_alts(spark, tmp_path):
     graph.stop()
 
 
-# --- one graph for all that fails -----------------------------------------------------------------------------------
+# --- one graph for all that fails -----------------------------------------------------------------
 
 
 def breaks(process, messages):
@@ -279,7 +279,10 @@ def unwritable(process, messages):
 
 
 def run(graph, spark):
-    """Let each do what it can, a few at a time, until it is done or fails as planted: a busy machine fails, too."""
+    """Run the steps, a few at a time, until they are done or fail as planted.
+
+    On a busy machine, they may fail to connect back: they are then started again.
+    """
     names = list(graph.status())
     for some in (names[0::3], names[1::3], names[2::3]):
         for _ in range(4):
@@ -291,7 +294,7 @@ def run(graph, spark):
 
 @pytest.fixture(scope="module")
 def broken(spark, tmp_path_factory):
-    """A graph that has failed in every way it can, and what it was like then; and what it is like since it works."""
+    """A graph that has failed in every way it can: its state then, and since it works again."""
     folder = tmp_path_factory.mktemp("broken")
     flag, attempts = folder / "broken", folder / "attempts.jsonl"
     flag.touch()
@@ -352,7 +355,7 @@ def broken(spark, tmp_path_factory):
 
 
 def forget_the_last_commit(checkpoint):
-    """As if the query had died after its outputs were visible, before Spark noted that the batch was done."""
+    """Undo the last commit, as if the query had died between its outputs and Spark's commit."""
     commits = checkpoint / "commits"
     last = max((one for one in commits.iterdir() if one.name.isdigit()), key=lambda one: int(one.name))
     last.unlink()
@@ -366,7 +369,7 @@ def tried(broken, name):
 
 @pytest.mark.full
 def test_exactly_once_processor_unhandled_interrupt(broken):
-    """Nothing of a batch is visible that fails after it has given something; then all of it is, once."""
+    """Nothing of a batch that fails after its first output is visible; later all of it is, once."""
     assert broken.then["interrupted"] == []
     assert "planted at [2]" in broken.status["interrupt"].error and broken.status["interrupt"].state == "stopped"
     assert broken.now["interrupted"] == [{"n": 1}, {"n": 2}]
@@ -412,14 +415,14 @@ def test_exactly_once_attempt_no_write_unhandled(broken):
 
 @pytest.mark.full
 def test_exactly_once_attempt_and_write_then_interrupt(broken):
-    """A batch that comes again after its outputs were visible is worked on again, perhaps, but not written."""
+    """A batch that is repeated after its outputs were visible is not written again."""
     assert broken.then["done_out"] == broken.now["done_out"] == [{"n": 1}, {"n": 2}]
     assert len(set(tried(broken, "done"))) == 2
 
 
 @pytest.mark.full
 def test_at_most_once_unhandled_interrupt(broken):
-    """What was being worked on is dropped, though the processor is exactly once from the restart on."""
+    """A batch that was interrupted is dropped, even if the processor is now exactly once."""
     assert (broken.then["most_out"], broken.now["most_out"]) == ([], [{"n": 2}])
     with Queue(broken.url, "most_in") as queue:
         assert queue.sizes().total == 0
@@ -427,15 +430,15 @@ def test_at_most_once_unhandled_interrupt(broken):
 
 @pytest.mark.full
 def test_at_least_once_unhandled_interrupt(broken):
-    """It comes again; and a processor may be exactly once from a restart on, with the checkpoint that it has."""
+    """It is repeated; and a processor may become exactly once, with the checkpoint that it has."""
     assert (broken.then["least_out"], broken.now["least_out"]) == ([], [{"n": 1}, {"n": 2}])
 
 
-# --- several stores -------------------------------------------------------------------------------------------------
+# --- several stores -------------------------------------------------------------------------------
 
 
 def test_stress(spark, mongodb_url, redis_url, sqlite_url, name, tmp_path):
-    """Cues' stress-test and issue-1: a join-fork over three stores, waiting for both of its inputs when they come."""
+    """Cues' stress-test and issue-1: a join-fork over three stores waits for both of its inputs."""
     urls = {"m": mongodb_url, "r": redis_url, "l": sqlite_url}
     at = {one: Place(f"{name}.{one}", ns) for one, ns in {"s1": "m", "s2": "r", "q1": "l", "q2": "r"}.items()}
     inputs = {one: Input(place.queue, place.ns) for one, place in at.items() if one.startswith("s")}

@@ -8,7 +8,7 @@ from spark_queue.stores.services.ownership import INITIAL_BATCH, Ownership
 
 
 def begin_batch(url: str, name: str, last: Batch = INITIAL_BATCH) -> str:
-    """Let this process run the consumer `etl/1`, reserve up to 8 messages and start the batch after `last`.
+    """Run the consumer `etl/1` here, reserve up to 8 messages and start the batch after `last`.
 
     Return the tag of the batch.
     """

@@ -1,7 +1,8 @@
-"""What Spark does with a source and a sink, without Spark: the test runs the tasks and the driver, in its own order.
+"""A source and a sink without Spark: the test runs the tasks and the driver, in its own order.
 
-The data source, its readers and its writers are those that Spark makes, and they reach a task as Spark carries them,
-pickled. A task finds Spark's own `TaskContext`, filled as Spark's Python worker fills it. The stores are real.
+The data source, its readers and its writers are those that Spark makes, and reach a task pickled,
+as in Spark. A task finds Spark's own `TaskContext`, filled as Spark's Python worker fills it. The
+stores are real.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def carried(thing: Any) -> Any:
     return pickle.loads(cloudpickle.dumps(thing))
 
 
-# --- the sink -------------------------------------------------------------------------------------------------------
+# --- the sink -------------------------------------------------------------------------------------
 
 
 def rows(values: Iterable[Any], **columns: Any) -> pa.RecordBatch:
@@ -77,7 +78,7 @@ def rows(values: Iterable[Any], **columns: Any) -> pa.RecordBatch:
 
 
 def new_ids(count: int) -> pa.Array:
-    """Return an id for every other row, which no other attempt to write it has; the others get theirs from the sink.
+    """Return an id for every other row, new in each attempt; the sink makes those of the others.
 
     So a message that is doubled cannot hide behind its twin.
     """
@@ -95,9 +96,9 @@ ATTEMPT = pa.schema({"payload": pa.string(), "id": pa.string()})
 
 
 class Write:
-    """A write of rows with these columns by one driver: `df.write`, or a batch of a streaming query.
+    """A write of rows with these columns by one driver: `df.write`, or a batch of a stream.
 
-    `within`: the query in whose `foreachBatch` it is a `df.write`. `connect`: it comes over Spark Connect.
+    `within`: the query whose `foreachBatch` calls `df.write`. `connect`: over Spark Connect.
     Each `task` is one attempt: it may be run twice for a partition, and never be committed.
     """
 
@@ -164,7 +165,7 @@ def _as_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
             yield Row(**{name: dict(one) if name == "headers" and one else one for name, one in row.items()})
 
 
-# --- the source -----------------------------------------------------------------------------------------------------
+# --- the source -----------------------------------------------------------------------------------
 
 
 class Batch:
@@ -210,7 +211,7 @@ class Batch:
 class Query:
     """A streaming query from a queue, and its checkpoint: it runs, dies, and is started again.
 
-    `work` is called with each batch. What it raises ends the run; the next one begins with the same batch.
+    `work` is called with each batch. An error of it ends the run; the next one repeats the batch.
     """
 
     def __init__(self, work: Callable[[Batch], Any], **options: str) -> None:
@@ -221,7 +222,7 @@ class Query:
         self.finished = 0  #: of those so many are done: Spark's log of commits
 
     def run(self, *, old: bool = False) -> None:
-        """Run until nothing is ready, as `availableNow` does; `old`: with the calls of Spark 4.0 and 4.1."""
+        """Run until nothing is ready, as `availableNow`; `old`: as Spark 4.0 and 4.1 do."""
         data_source = source(self.options)
         reader: Any = data_source.streamReader(data_source.schema())
         limit = reader.getDefaultReadLimit() if SPARK >= (4, 2) else None
@@ -258,7 +259,7 @@ class Query:
 def snapshot(
     columns: pa.Schema | StructType | None = None, filters: Sequence[Any] | None = None, **options: str
 ) -> list[dict[str, Any]]:
-    """Read as `spark.read` does, and return the rows; with `filters`, those are pushed into the reader."""
+    """Return the rows that `spark.read` returns; `filters` are pushed into the reader."""
     data_source = source(options)
     schema = from_arrow_schema(columns) if isinstance(columns, pa.Schema) else columns
     reader: Any = data_source.reader(schema or data_source.schema())
@@ -276,7 +277,7 @@ def snapshot(
     return read
 
 
-# --- what is left ---------------------------------------------------------------------------------------------------
+# --- what is left ---------------------------------------------------------------------------------
 
 
 def found(url: str, queue: str) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Batch reads and writes through Spark: discovery, its types, filters and errors. The rest is in test_rows.py."""
+"""Batch reads and writes with Spark: discovery, types, filters, errors. Rest: test_rows.py."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def peek(q, name=None):
         return queue.peek(1000)
 
 
-# --- discovery ------------------------------------------------------------------------------------------------------
+# --- discovery ------------------------------------------------------------------------------------
 
 
 def test_the_format_is_found_without_registration_and_may_be_registered(q):
@@ -53,7 +53,7 @@ def test_another_thread_reads_and_writes_after_registration(q):
     assert [one.payload for one in peek(q, f"{q.name}.out")] == [1]
 
 
-# --- reads ----------------------------------------------------------------------------------------------------------
+# --- reads ----------------------------------------------------------------------------------------
 
 
 def test_a_snapshot_shows_all_and_changes_nothing(q):
@@ -125,7 +125,7 @@ def test_typed_payloads_agree_with_spark(q):
     )
 
 
-# --- filters --------------------------------------------------------------------------------------------------------
+# --- filters --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -218,7 +218,7 @@ def test_without_the_setting_spark_filters_by_itself(filtered):
         q.spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
 
 
-# --- writes ---------------------------------------------------------------------------------------------------------
+# --- writes ---------------------------------------------------------------------------------------
 
 
 def test_all_columns_of_a_write(q):
@@ -292,7 +292,7 @@ def test_delay_is_an_interval_or_seconds(q, delay, seconds):
         assert before <= round(message.mature.timestamp() * 1000 - seconds * 1000) <= store.now()
 
 
-# --- errors ---------------------------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 
 def test_spark_shows_what_is_wrong_with_options_columns_and_rows(q):

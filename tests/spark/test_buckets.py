@@ -132,7 +132,7 @@ def test_bucket_options_that_cannot_be_meant_are_refused(sqlite_url, name, optio
         Write(TEXT, url=sqlite_url, queue=name, **options)
 
 
-# --- with Spark -----------------------------------------------------------------------------------------------------
+# --- with Spark -----------------------------------------------------------------------------------
 
 
 def test_spark_writes_in_buckets_and_reads_single_messages(q):

@@ -149,7 +149,7 @@ def test_a_queue_is_written_and_read_over_spark_connect(tmp_path, sqlite_url):
 @pytest.mark.full
 @pytest.mark.skipif(SPARK < (4, 1), reason="Spark 4.0 loses the Python worker of a source there: key not found")
 def test_foreach_batch_with_a_new_checkpoint_loses_nothing(tmp_path, sqlite_url):
-    """It does not know its query: the version of the application says that it was written before."""
+    """It does not know its query: the version of the application says that it was written."""
     over_connect(FOREACH_BATCH, sqlite_url, tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""Delivery guarantees through Spark: batches that Spark runs again, its errors, queries that compete, hashes.
+"""Delivery guarantees with Spark: repeated batches, errors, competing queries, hashes.
 
 What needs no Spark is in read/test_plan.py, write/test_publish.py and write/test_settle.py.
 """
@@ -51,7 +51,7 @@ def run_to_queue(q, queue, source=None, **options):
             return query
 
 
-# --- the sink -------------------------------------------------------------------------------------------------------
+# --- the sink -------------------------------------------------------------------------------------
 
 
 def test_a_streaming_write_is_exactly_once_by_default(q_any, out_any):
@@ -76,7 +76,7 @@ def test_a_write_in_foreach_batch_goes_on_with_a_new_checkpoint(q, out, tmp_path
 
 
 def forget_the_last_commit(q):
-    """As if the query had died after its sink had committed, before Spark noted that the batch was done."""
+    """As if the query had died after its sink committed, before Spark ended the batch."""
     commits = Path(q.checkpoint, "commits")
     last = max((one for one in commits.iterdir() if one.name.isdigit()), key=lambda one: int(one.name))
     last.unlink()
@@ -150,7 +150,7 @@ def test_a_bad_row_fails_the_whole_write_before_any_of_it_is_visible(q_any, out_
     wait_until(lambda: left_behind(q_any.url, q_any.name) == [])
 
 
-# --- several databases ----------------------------------------------------------------------------------------------
+# --- several databases ----------------------------------------------------------------------------
 
 
 def test_a_write_reaches_several_databases(q_any, out_any, tmp_path):
@@ -164,7 +164,7 @@ def test_a_write_reaches_several_databases(q_any, out_any, tmp_path):
         assert left_behind(url, q_any.name) == []
 
 
-# --- the source -----------------------------------------------------------------------------------------------------
+# --- the source -----------------------------------------------------------------------------------
 
 
 def test_an_at_most_once_batch_is_not_delivered_twice(q_any):
@@ -217,7 +217,7 @@ def test_a_second_query_on_a_copy_of_the_checkpoint_is_refused(q_any, tmp_path):
     assert seen
     copy = str(tmp_path / "copy")
     shutil.copytree(q_any.checkpoint, copy)
-    # In one session Spark itself stops a query of which another run starts: this is to be one of another session.
+    # In one session, Spark itself stops a query if another run starts. So this uses another one.
     Path(copy, ".metadata.crc").unlink(missing_ok=True)
     Path(copy, "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
     with pytest.raises(StreamingQueryException, match="a second query on a copy of its checkpoint"):
@@ -234,7 +234,7 @@ def test_a_second_query_on_a_copy_of_the_checkpoint_is_refused(q_any, tmp_path):
 @pytest.mark.parametrize("damage", ["a copy is restored", "the newest files are lost"])
 @pytest.mark.parametrize("sink", ["queue", "parquet"])
 def test_an_older_checkpoint_loses_nothing(q_any, tmp_path, sink, damage):
-    """By its number alone, batch 1 would count as written, and what comes under that number would be removed."""
+    """By its number alone, batch 1 would count as written, and its new rows would be lost."""
     checkpoint, copy, out = Path(q_any.checkpoint), tmp_path / "copy", f"{q_any.name}.other"
 
     def run():
@@ -355,7 +355,7 @@ def test_a_query_whose_consumer_was_released_by_force_fails(q):
         query.awaitTermination(200)
 
 
-# --- hashes ---------------------------------------------------------------------------------------------------------
+# --- hashes ---------------------------------------------------------------------------------------
 
 
 def test_hashes_are_the_same_at_every_replay(q_any):

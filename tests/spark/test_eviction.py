@@ -1,4 +1,4 @@
-"""A Redis that throws messages away when its memory is full: whoever opens it is warned, exactly once is refused."""
+"""A Redis that evicts messages when its memory is full: a warning; exactly-once is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dead letter of a message that makes its batch fail says with what, in a program that just starts again."""
+"""The dead letter of a poison message has its error, in a program that just starts again."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def line(code):
 
 
 def restarted(q, work, most=20, **options):
-    """Run a query until its queue is empty, and start it again at once when it fails, as a simple program does."""
+    """Run a query until its queue is empty; restart it at once if it fails, as a simple program."""
     for _ in range(most):
         query = q.run(q.stream(maxTries="1", numPartitions="1", **options), work)
         try:
@@ -97,7 +97,7 @@ def test_the_dead_letter_has_the_exception_and_the_last_line_of_the_users_code(q
         assert store.note(failure_key(query.id)) is None, "nothing is left of it"
 
 
-# --- what is noted --------------------------------------------------------------------------------------------------
+# --- what is noted --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_reason_is_one_line_without_passwords(text, url, shown):
     assert failures.failure_reason(StreamingQueryException(text), url) == shown
 
 
-# --- full -----------------------------------------------------------------------------------------------------------
+# --- full -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.full
@@ -177,7 +177,7 @@ def test_two_queries_of_a_session_have_their_own_errors(q, listening):
 
 @pytest.mark.full
 def test_one_queue_among_inputs_has_its_error_and_several_bury_nothing(q, listening):
-    """Messages of several inputs belong together and are not tried apart: none is the one that failed."""
+    """Messages of several inputs belong together and are not split: none is the one that failed."""
     q.push(["batch"])
 
     def start(inputs, checkpoint):
@@ -252,7 +252,7 @@ finally:
 @pytest.mark.full
 @pytest.mark.parametrize("how", ["at exit", "stopped", "killed", "not heard"])
 def test_a_program_that_is_started_again(q, listening, how):
-    """It fails twice in this process, then in a program of its own; the next start tells of what."""
+    """It fails twice in this process, then in its own program; the next start has the error."""
 
     def fail(df, batch_id):
         if df.collect():

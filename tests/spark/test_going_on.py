@@ -1,7 +1,7 @@
 """No false alarms: after each of these events a query goes on without an error, and loses nothing.
 
-Queries run without Spark here. What depends on Spark itself is in read/test_stream.py, test_delivery.py
-and tests/chaos.
+Queries run without Spark here. What depends on Spark itself is in read/test_stream.py,
+test_delivery.py and tests/chaos.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Died(Exception):
 
 
 class Moved:
-    """A query that moves numbers to another queue, exactly once. It dies before or after it writes a batch."""
+    """A query that moves numbers to another queue, exactly once. It dies around a write."""
 
     def __init__(self, url: str, name: str, **options: str) -> None:
         self.url, self.out = url, f"{name}.out"
@@ -89,7 +89,7 @@ def moving(any_url, name):
             delete_sink(store, one.query.id)
 
 
-# --- other options --------------------------------------------------------------------------------------------------
+# --- other options --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("moment", ["within a batch", "between batches"])
@@ -133,14 +133,14 @@ def test_another_delivery_of_the_source(moving, before, after, died):
     assert moved.left == 0
 
 
-# --- another version of Spark ---------------------------------------------------------------------------------------
+# --- another version of Spark ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("died", ["before", "after"])
 @pytest.mark.parametrize("at", [0, 1])
 @pytest.mark.parametrize("first", ["old", "new"])
 def test_another_version_of_spark(moving, first, at, died):
-    """Spark 4.0 and 4.1 ask without a start, for the partitions of nothing first. It goes there and back."""
+    """Spark 4.0 and 4.1 ask without a start, for empty partitions first. It goes there and back."""
     moved, old = moving(delivery=EXACTLY), first == "old"
     for calls in (old, not old, old):
         if calls is old and not moved.seen:
@@ -152,7 +152,7 @@ def test_another_version_of_spark(moving, first, at, died):
     assert moved.left == 0
 
 
-# --- a lease that ended ---------------------------------------------------------------------------------------------
+# --- a lease that ended ---------------------------------------------------------------------------
 
 
 def rival_takes(url, name, count):
@@ -203,13 +203,13 @@ def test_a_lease_that_ended_before_a_batch_was_started(moving, delivery, log, ta
     assert sorted(moved.written + others) == list(range(30)) and moved.left == 0
 
 
-# --- release --force ------------------------------------------------------------------------------------------------
+# --- release --force ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("delivery", [LEAST, EXACTLY])
 @pytest.mark.parametrize("then", ["it fails, and is started again", "it hangs, while another process works"])
 def test_a_release_by_force(moving, delivery, then):
-    """As docs/operations.md says: the query fails. Started again with its checkpoint, it goes on."""
+    """As docs/operations.md says: the query fails. Restarted with its checkpoint, it goes on."""
     moved = moving(delivery=delivery, consumer="etl", reserveAhead="false")
     query, name = moved.query, moved.query.options["queue"]
     work, hangs = query.work, []
@@ -236,7 +236,7 @@ def test_a_release_by_force(moving, delivery, then):
     assert moved.left == 0
 
 
-# --- another guarantee or target of the sink ------------------------------------------------------------------------
+# --- another guarantee or target of the sink ------------------------------------------------------
 
 
 @pytest.mark.parametrize("change", ["guarantee", "target"])
@@ -260,7 +260,7 @@ def test_another_guarantee_or_target_of_the_sink_is_refused_until_the_ledger_is_
     assert before == list(range(20)) and moved.left == 0
 
 
-# --- the version before ---------------------------------------------------------------------------------------------
+# --- the version before ---------------------------------------------------------------------------
 
 
 def old_note(store: Store, queue: str, consumer: str, **owner: object) -> None:
@@ -270,7 +270,7 @@ def old_note(store: Store, queue: str, consumer: str, **owner: object) -> None:
 
 
 def old_check(store: Store, queue: str, consumer: str, token: str) -> None:
-    """Check the note as a process of version 1 does before it commits, and with each sign of life."""
+    """Check the note as a process of version 1 does, before it commits and at each heartbeat."""
     note = store.note(queue_note_key(queue, "consumer", consumer))
     assert note is not None
     if note.value.get("token") == token:

@@ -31,7 +31,7 @@ def read(url, name, columns=None, **options):
     return snapshot(columns, url=url, queue=name, **options)
 
 
-# --- reads ----------------------------------------------------------------------------------------------------------
+# --- reads ----------------------------------------------------------------------------------------
 
 
 def test_a_snapshot_shows_all_and_changes_nothing(any_url, name):
@@ -72,7 +72,7 @@ def test_a_variant_payload(any_url, name):
 
 
 def test_half_a_surrogate_pair_of_another_program_stops_no_read():
-    """JavaScript writes it, for text that was cut: as text it stays, in a VARIANT it is `?`, in a struct corrupt."""
+    """JavaScript writes it for cut text: kept as text, `?` in a VARIANT, corrupt in a struct."""
     texts, kind = ['{"a":"\\ud800"}', '{"a":"x"}'], StructType([StructField("a", StringType())])
     values, corrupt = parse_json_column(texts, kind, pa.struct({"a": pa.string()}))
     assert (values.to_pylist(), corrupt.to_pylist()) == ([None, {"a": "x"}], [texts[0], None])
@@ -173,7 +173,7 @@ def test_filters_that_reach_the_store_give_the_same_as_those_that_do_not(any_url
     assert counts >= {0, 1, 2, 4}
 
 
-# --- writes ---------------------------------------------------------------------------------------------------------
+# --- writes ---------------------------------------------------------------------------------------
 
 
 def test_all_columns_of_a_write(any_url, name):
@@ -460,7 +460,7 @@ def test_a_queue_is_never_overwritten(sqlite_url, name, query):
         Write(query=query, overwrite=True, url=sqlite_url, queue=name)
 
 
-# --- options --------------------------------------------------------------------------------------------------------
+# --- options --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

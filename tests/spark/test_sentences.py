@@ -1,4 +1,4 @@
-"""What users of Spark read when something is wrong: our sentence in the first line or two, and no lines of Java."""
+"""Errors as users of Spark read them: our sentence in the first line or two, no lines of Java."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""It works where it is started: the interpreter of workers, and what is said where they cannot import the package."""
+"""Sessions: the interpreter of workers, and the error if they cannot import the package."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ sys.meta_path.insert(0, Hides())
 
 
 def run(folder, program, **env):
-    """Run a program as cron does: this interpreter, in a folder of its own, and no environment is activated."""
+    """Run a program as cron does: this interpreter, its own folder, no activated environment."""
     (folder / "program.py").write_text(program)
     kept = {
         name: os.environ[name] for name in ("HOME", "JAVA_HOME", "SPARK_SUBMIT_OPTS", "TMPDIR") if name in os.environ

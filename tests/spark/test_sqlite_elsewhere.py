@@ -141,7 +141,7 @@ def test_tasks_in_another_container_use_the_volume_that_it_shares(tmp_path):
 
 @pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
 def test_a_query_whose_sink_was_deleted_between_two_batches(tmp_path, delivery):
-    """The next batch is in a file that others find, or the query is refused: its ledger went with the old file."""
+    """The next batch is in a file that others find, or the query is refused: its ledger is gone."""
     path = tmp_path / "queues.db"
     url, options = f"sqlite:///{path}", {"queue": "out", "delivery": delivery}
     Write(query="q", batch=0, url=url, **options).run(rows([0]))

@@ -12,7 +12,7 @@ import pytest
 
 
 class Clock:
-    """Takes the place of `time` and of `threading.Timer` in a module: `Clock(monkeypatch, signals)`."""
+    """Replaces `time` and `threading.Timer` in a module: `Clock(monkeypatch, signals)`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> None:
         self._now = 1_000.0
@@ -27,7 +27,7 @@ class Clock:
         return self._now
 
     def advance(self, seconds: float) -> None:
-        """Let seconds pass: call the timers that end meanwhile, the first one first, in this very thread."""
+        """Let seconds pass: call the timers that end meanwhile, in order, in this thread."""
         end = self._now + seconds
         while due := [one for one in self._timers if one.at <= end]:
             first = min(due, key=lambda one: one.at)

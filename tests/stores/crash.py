@@ -1,7 +1,7 @@
 """Makes one request of a client to its database fail: the first, the second, … of whatever it does.
 
-MongoDB and Redis are spoken to through a `Proxy`, which counts the requests and cuts the connection. SQLite has no
-server: there each statement counts, by `watched` connections.
+MongoDB and Redis are spoken to through a `Proxy`, which counts the requests and cuts the
+connection. SQLite has no server: there each statement counts, by `watched` connections.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from spark_queue.stores.sqlite.file import Connection
 
 
 class Way(Enum):
-    """How a request fails. A client that is killed before a request is one that was killed after the one before.
+    """How a request fails.
+
+    A client that is killed before a request is one that was killed after the one before.
 
     A statement of SQLite is not UNANSWERED: it is done or it fails.
     """
@@ -45,7 +47,10 @@ class Plan:
         self.opening = False  #: whether the statements count that open a file of SQLite
 
     def arm(self, at: int, way: Way = Way.LOST, meanwhile: Callable[[], object] | None = None) -> None:
-        """Let request number `at` (from 1) fail, once. `meanwhile` happens before the client learns of it."""
+        """Let request number `at` (from 1) fail, once.
+
+        `meanwhile` happens before the client learns of it.
+        """
         self._at, self.way, self._meanwhile = at, way, meanwhile
         self.seen: list[str] = []
         self.struck = False
@@ -111,7 +116,7 @@ def killed(work: Callable[[], object], plan: Plan) -> bool:
     return False
 
 
-# --- SQLite ---------------------------------------------------------------------------------------------------------
+# --- SQLite ---------------------------------------------------------------------------------------
 
 
 def watched(plan: Plan) -> type[Connection]:
@@ -142,7 +147,7 @@ def watched(plan: Plan) -> type[Connection]:
     return Watched
 
 
-# --- servers --------------------------------------------------------------------------------------------------------
+# --- servers --------------------------------------------------------------------------------------
 
 
 class Request(NamedTuple):
@@ -195,7 +200,7 @@ class MongoWire:
 
     @staticmethod
     def _command(data: bytes) -> dict[str, Any]:
-        """The command of an OP_MSG, whose first section it is. There are others only in handshakes."""
+        """The command of an OP_MSG: its first section. Only handshakes have other messages."""
         if struct.unpack("<i", data[12:16]) != (2013,):
             return {}
         (size,) = struct.unpack("<i", data[21:25])

@@ -1,8 +1,8 @@
-"""The contract of a store, kept in memory: what queues, stages and notes hold, and what each operation makes of it.
+"""A model of the contract of a store, in memory: queues, stages, notes, and each operation.
 
-It knows no database and no clock: it is told the database's time. Where the contract leaves open what comes out, the
-model says what may (a moment lies between two others, the messages of an ended lease may be freed), and `agree` takes
-over what the store made of it.
+It knows no database and no clock: it is told the database's time. Where the contract leaves open
+what comes out, the model says what may (a moment lies between two others, the messages of an ended
+lease may be freed), and `agree` takes over what the store made of it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Item:
         return self.tag is not None and (self.tag == tree or self.tag.startswith(f"{tree}/"))
 
     def ended(self, now: int) -> bool:
-        """Whether it is held under a lease that has ended: by its holder until somebody takes it."""
+        """Whether its lease has ended, and it is still held: until another tag takes it."""
         return self.tag is not None and self.until is not None and known(self.until) <= now
 
     def lasting(self, now: int) -> bool:
@@ -53,7 +53,8 @@ class Item:
 class Order:
     """In what order a store gives messages.
 
-    `by_end`: a message whose lease ended takes its place by that end; `of_id`: what its ids are sorted by.
+    `by_end`: a message whose lease ended takes its place by that end; `of_id`: what its ids are
+    sorted by.
     """
 
     by_end: bool = False
@@ -71,7 +72,10 @@ class Order:
 
 @dataclass
 class Model:
-    """Queues, stages and notes. `now` is the database's time when an operation begins, kept by whoever drives."""
+    """Queues, stages and notes.
+
+    `now` is the database's time when an operation begins, kept by whoever drives.
+    """
 
     order: Order
     now: int = 0
@@ -83,7 +87,7 @@ class Model:
     def queue(self, name: str) -> dict[str, Item]:
         return self.queues.setdefault(name, {})
 
-    # --- messages in --------------------------------------------------------------------------------------------
+    # --- messages in ------------------------------------------------------------------------------
 
     def push(self, queue: str, items: Iterable[Item]) -> int:
         """An id that is there already is left as it is."""
@@ -122,7 +126,7 @@ class Model:
                 counts[stage, queue] = counts.get((stage, queue), 0) + 1
         return [Staged(stage, queue, rows) for (stage, queue), rows in sorted(counts.items())]
 
-    # --- reservations -------------------------------------------------------------------------------------------
+    # --- reservations -----------------------------------------------------------------------------
 
     def held(self, queue: str, tree: str, ids: Sequence[str] | None = None) -> list[Item]:
         """What a tag and those below it hold, late or not, in order."""
@@ -187,7 +191,7 @@ class Model:
             item.tag, item.until = to, until
         return len(held)
 
-    # --- between queues, and out --------------------------------------------------------------------------------
+    # --- between queues, and out ------------------------------------------------------------------
 
     def move(
         self,
@@ -230,7 +234,7 @@ class Model:
         self.history.pop(queue, None)
         self.notes.pop(queue, None)
 
-    # --- notes --------------------------------------------------------------------------------------------------
+    # --- notes ------------------------------------------------------------------------------------
 
     def set_note(self, key: str, value: dict[str, Any] | None, version: int) -> bool:
         found = self.notes.get(key)
@@ -242,7 +246,7 @@ class Model:
             return True
         return False
 
-    # --- looking ------------------------------------------------------------------------------------------------
+    # --- looking ----------------------------------------------------------------------------------
 
     def sizes(self, queue: str) -> Sizes:
         items = self.queue(queue).values()
@@ -251,7 +255,7 @@ class Model:
         return Sizes(len(items) - reserved - scheduled, scheduled, reserved)
 
     def agree(self, queue: str, seen: dict[str, Item]) -> None:
-        """The queue holds just the messages seen, as they were seen; what was open is known from now on."""
+        """Assert that the queue holds just the messages seen, and take over what was open."""
         there = self.queue(queue)
         assert set(seen) == set(there), f"lost: {set(there) - set(seen)}, too many: {set(seen) - set(there)}"
         for id, found in seen.items():

@@ -1,4 +1,4 @@
-"""What is peculiar to queues that hold many messages in one record: `test_conformance.py` has the rest."""
+"""Queues with many messages in one record: `test_conformance.py` has what all queues do."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _opened(page):
         yield open_bucket(page.slice(row, 1))
 
 
-# --- messages in ----------------------------------------------------------------------------------------------------
+# --- messages in ----------------------------------------------------------------------------------
 
 
 def test_a_push_makes_as_few_records_as_it_can(store, name):
@@ -98,7 +98,7 @@ def test_an_id_that_looks_like_a_bucket_is_refused(store, name):
     assert store.sizes(name).total == 0
 
 
-# --- the setting of a queue -----------------------------------------------------------------------------------------
+# --- the setting of a queue -----------------------------------------------------------------------
 
 
 def test_the_setting_of_a_queue_holds_for_all_who_do_not_say_otherwise(store, name, url):
@@ -124,7 +124,7 @@ def test_a_dropped_queue_forgets_its_setting(store, name):
     assert read_layout(store, name) is None
 
 
-# --- messages out ---------------------------------------------------------------------------------------------------
+# --- messages out ---------------------------------------------------------------------------------
 
 
 def test_single_messages_and_buckets_of_a_queue_come_in_the_order_of_their_maturity(store, name):
@@ -209,7 +209,7 @@ def test_a_record_that_is_replaced_by_itself_stays(store, name):
     assert store.sizes(name) == Sizes(0, 0, 0)
 
 
-# --- some messages of a bucket --------------------------------------------------------------------------------------
+# --- some messages of a bucket --------------------------------------------------------------------
 
 
 def held(store, name, n=10):
@@ -288,7 +288,7 @@ def test_free_messages_in_buckets_are_moved_by_their_ids(store, name):
     assert store.sizes(name).ready == 27
 
 
-# --- looking --------------------------------------------------------------------------------------------------------
+# --- looking --------------------------------------------------------------------------------------
 
 
 def test_a_filter_finds_messages_in_buckets(store, name):
@@ -311,7 +311,7 @@ def test_history_holds_the_messages_of_buckets(store, name):
     assert payloads(store.peek(name, [Condition("id", "=", ids[7])], view="history")) == [7]
 
 
-# --- putting together -----------------------------------------------------------------------------------------------
+# --- putting together -----------------------------------------------------------------------------
 
 
 def test_a_compaction_puts_little_pushes_together_and_changes_nothing_else(store, name):

@@ -1,7 +1,7 @@
 """Every registered store keeps the contract, in each of its layouts, on its real server.
 
-A store registered under a new scheme joins by itself; one with a server needs a fixture `<server>_url` in
-tests/conftest.py. `make test` runs the default layouts.
+A store registered under a new scheme joins by itself; one with a server needs a fixture
+`<server>_url` in tests/conftest.py. `make test` runs the default layouts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from spark_queue.messages.buckets import Buckets
 from spark_queue.messages.message import pushes
 from spark_queue.stores import open_store, store_class
 from spark_queue.stores.base import PAGE_ROWS, SMALLEST_PARTITION
-from spark_queue.stores.conformance.conformance import StoreContract, ids_of, messages_of
+from spark_queue.stores.conformance.conformance import StoreContract
+from spark_queue.stores.conformance.helpers import ids_of, messages_of
 from spark_queue.stores.redis.lists import RfqStore
 from tests import registered
 from tests.tiers import param
@@ -83,7 +84,7 @@ def sqlite_work(store, act, queue):
 
 
 def mongodb_work(store, act, queue):
-    """The keys and documents that the server's profiler counts in this database, which is the test's own."""
+    """The keys and documents that the server's profiler counts in this database of the test."""
     database = store._database()
     database["system.profile"].drop()
     database.command("profile", 2)
@@ -101,7 +102,7 @@ RANGES = ("ZRANGE", "ZREVRANGE", "ZSCAN", "HGETALL", "HKEYS", "HVALS", "HSCAN", 
 
 
 def redis_work(store, act, queue):
-    """The words of all commands about the queue, those within scripts too, and what each range holds."""
+    """The words of all commands about the queue, also within scripts, and the size of ranges."""
     with redis.Redis.from_url(store._address.url, protocol=2) as client:
         mark, words = uuid.uuid4().hex, 0
         with client.monitor() as monitor:
@@ -159,8 +160,9 @@ class TestStore(_EachKind):
 class TestBuckets(_EachKind):
     """The same, where whatever is pushed lies in buckets, of three messages for the most part.
 
-    A bucket is taken as a whole where it fits: then a reserve may give fewer messages than it may, and partitions are
-    not alike. And the ids in buckets are not looked at by a push. What the contract says of that is told here anew.
+    A bucket is taken as a whole where it fits: then a reserve may give fewer messages than it may,
+    and partitions are not alike. And the ids in buckets are not looked at by a push. What the
+    contract says of that is told here anew.
     """
 
     size = 3

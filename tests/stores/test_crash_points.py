@@ -1,7 +1,8 @@
 """Whatever request of an operation fails, and however: nothing is lost, doubled or half visible.
 
-Each operation is done again and again, and its first, second, third … request fails, until it has no more. A client
-that lives completes it by itself; what one that was killed began is completed by another client, that repeats it.
+Each operation is done again and again, and its first, second, third … request fails, until it has
+no more. A client that lives completes it by itself; what one that was killed began is completed by
+another client, that repeats it.
 """
 
 from __future__ import annotations
@@ -53,11 +54,11 @@ ROWS = 12
 BOTH = ["one", "two"]  #: the queues
 
 
-# --- the worlds -----------------------------------------------------------------------------------------------------
+# --- the worlds -----------------------------------------------------------------------------------
 
 
 class World:
-    """A database, a client of it to which nothing happens, and clients to whom the plan makes something happen."""
+    """A database, a client to which nothing happens, and clients that the plan disturbs."""
 
     atomic = False  #: whether each operation is one transaction
 
@@ -111,7 +112,7 @@ class World:
         return f"request {at} ({name}) {way.value}"
 
     def bury(self) -> None:
-        """Let the server know that a client was killed within a transaction; by itself it notices in a minute."""
+        """End the transaction of a killed client; the server itself notices it in a minute."""
 
     def close(self) -> None:
         for one in BOTH:
@@ -210,7 +211,7 @@ def world(request, url_of, monkeypatch):
     opened.close()
 
 
-# --- what the operations work on ------------------------------------------------------------------------------------
+# --- what the operations work on ------------------------------------------------------------------
 
 Place = tuple[Any, ...]
 Begin = Callable[["Scene"], None]
@@ -256,7 +257,7 @@ class Scene:
     def stage(self, name: str) -> str:
         return f"{self.name}/{name}"
 
-    # --- beginnings ---------------------------------------------------------------------------------------------
+    # --- beginnings -------------------------------------------------------------------------------
 
     def nothing(self) -> None:
         self.notes = [self.note]
@@ -269,7 +270,7 @@ class Scene:
         assert self.store.reserve(self.one, "d/1", 1, lease=HOUR) == [1]
 
     def some_are_in_buckets(self) -> None:
-        """c/1/0 holds a bucket with 0 to 3; ready are a bucket with 4 to 7, and 8 and 9, each alone."""
+        """c/1/0 holds a bucket with 0 to 3; ready are a bucket with 4 to 7, and 8, and 9."""
         self.store.layout = Buckets(4)
         self.store.push(self.one, self.at_once(*range(8)))
         self.store.layout = None
@@ -283,7 +284,7 @@ class Scene:
         return pushes([{"n": number} for number in numbers], ids=ids, headers=headers, mature=START, tries=2)
 
     def most_are_free(self) -> None:
-        """d/1/0 holds 0, the lease of e/1/0 with 1 to 4 has ended, 5 to 8 are ready and 9 is scheduled."""
+        """d/1/0 holds 0, e/1/0 with 1 to 4 has ended, 5 to 8 are ready and 9 is scheduled."""
         self.store.push(self.one, self.batch(*range(9)))
         self.store.push(self.one, self.batch(9, delay=HOUR))
         assert self.store.reserve(self.one, "d/1", 1, lease=HOUR) == [1]
@@ -294,7 +295,7 @@ class Scene:
             time.sleep(0.001)
 
     def some_are_staged(self) -> None:
-        """Stage a holds 0 to 3, b holds 4 and 5, the stage of a loser 6; 3 is in its queue already."""
+        """Stage a holds 0 to 3, b holds 4 and 5, a losing stage 6; 3 is in its queue already."""
         self.store.push(self.one, self.batch(3))
         self.store.stage(self.one, self.stage("1/a"), self.batch(0, 1, 2, 3))
         self.store.stage(self.two, self.stage("1/b"), self.batch(4, 5))
@@ -324,7 +325,7 @@ class Scene:
         self.notes = [self.note, facts.queue_note_key(self.one, "a"), facts.queue_note_key(self.one, "b")]
         assert all(self.store.set_note(key, {"a": 1}, 0) for key in self.notes)
 
-    # --- what became of them ------------------------------------------------------------------------------------
+    # --- what became of them ----------------------------------------------------------------------
 
     def picture(self) -> Picture:
         places = defaultdict(list)
@@ -389,17 +390,17 @@ class Scene:
                 self.store.set_note(key, None, note.version)
 
 
-# --- the operations -------------------------------------------------------------------------------------------------
+# --- the operations -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Operation:
     """What is done in a scene after its beginning.
 
-    `gives`: its answer. `exact`: that is the same however often it is repeated; else it tells what was left to do.
-    `recover`: what another client does where it was killed, if that is not the same. `new`: the queues are new.
-    `looks`: it changes nothing. `lingers`: one that was killed within its transaction keeps the next waiting, until
-    the server notices.
+    `gives`: its answer. `exact`: that is the same however often it is repeated; else it tells what
+    was left to do. `recover`: what another client does where it was killed, if that is not the
+    same. `new`: the queues are new. `looks`: it changes nothing. `lingers`: one that was killed
+    within its transaction keeps the next waiting, until the server notices.
     """
 
     begin: Begin
@@ -552,7 +553,8 @@ def cases(*worlds: str, operations: Iterable[str] = ("",), ways: Iterable[Way] =
             marks=() if way is Way.KILLED and (not name or name in CORE) and world in SCHEMES else pytest.mark.full,
         )
         for name, world, way in itertools.product(operations, worlds, ways)
-        # A statement of an embedded store is done or it fails; an operation that only reads leaves nothing behind.
+        # A statement of an embedded store is done or it fails; an operation that only reads leaves
+        # nothing behind.
         if not (world in EMBEDDED and way is Way.UNANSWERED)
         and not (way is Way.KILLED and name and OPERATIONS[name].looks)
         # Its peek does not try again.
@@ -570,7 +572,7 @@ def freed(place: Place) -> Place | None:
 
 
 def scenes(world: World, way: Way, operation: Operation, meanwhile: Begin | None = None) -> Iterator[Run]:
-    """The operation in one scene after the other, of which each is disturbed one request later than that before."""
+    """The operation in scene after scene; each is disturbed one request later than the last one."""
     for at in itertools.count(1):
         scene = Scene(world, operation)
         struck, got = world.disturbed(at, way, operation.act, scene, meanwhile and partial(meanwhile, scene))
@@ -598,7 +600,7 @@ def test_a_server_without_transactions_forgets_a_stage_whatever_request_fails(wo
 
 
 def check(world: World, way: Way, operation: Operation) -> None:
-    """In the end all is as if nothing had happened, and until then each message is as it was or as it is to be."""
+    """In the end all is as if undisturbed; until then each message is as before or as after it."""
     recover = operation.recover or operation.act
     scene = Scene(world, operation)
     before = scene.picture()
@@ -720,7 +722,7 @@ def test_a_segment_that_grows_is_the_same_for_all_whatever_request_fails(world, 
 
 
 def check_sealing(world: World, way: Way, small: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What others see of it is what comes first of the whole, and somebody else completes it, in order."""
+    """Other clients see its first messages, and another one completes it, in order."""
     monkeypatch.setattr(sealing, "SEGMENT_ROWS", 10 if small else 4)
     monkeypatch.setattr(sealing, "GROW_LIMIT", small)
 

@@ -1,7 +1,7 @@
 """Any sequence of operations of several clients, on every store, against the model of the contract.
 
-For a longer run: SPARK_QUEUE_MODEL_EXAMPLES=1000 (the number of sequences). A failure prints the operations that led
-to it, and how to run just these again.
+For a longer run: SPARK_QUEUE_MODEL_EXAMPLES=1000 (the number of sequences). A failure prints the
+operations that led to it, and how to run just these again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def object_id(id):
     return bytes.fromhex(id) if re.fullmatch("[0-9a-f]{24}", id) else sha256(id.encode()).digest()[:12]
 
 
-#: By the kind of server: the order that the contract leaves to a store, and how many sequences take half a minute.
+#: By the kind of server: the order that the contract leaves to a store, and how many sequences take
+#: half a minute.
 ORDERS = {"mongodb": (Order(by_end=True, of_id=object_id), 50)}
 USUAL = (Order(), 150)
 
@@ -95,7 +96,7 @@ class Machine(RuleBasedStateMachine):
             if note := store.note(self.key(key)):
                 store.set_note(self.key(key), None, note.version)
 
-    # --- names, moments, messages -------------------------------------------------------------------------------
+    # --- names, moments, messages -----------------------------------------------------------------
 
     def named(self, queue):
         return f"{self.prefix}.{queue}"
@@ -136,7 +137,10 @@ class Machine(RuleBasedStateMachine):
         return trees[aim % len(trees)] if trees and aim % 10 else (QUEUES[aim % 3], TREES[aim % len(TREES)])
 
     def make(self, rows, tries):
-        """A batch, and what makes the items of it once it is pushed. No two messages have the same content."""
+        """A batch, and what makes the items of it once it is pushed.
+
+        No two messages have the same content.
+        """
         numbers = range(self.made, self.made + len(rows))
         self.made += len(rows)
         payloads = [{"n": number} for number in numbers]
@@ -153,7 +157,7 @@ class Machine(RuleBasedStateMachine):
 
         return pushes(payloads, ids=ids, headers=headers, mature=moments, delay=delays, tries=tries), items
 
-    # --- the comparison -----------------------------------------------------------------------------------------
+    # --- the comparison ---------------------------------------------------------------------------
 
     def compare(self, *queues):
         """What the clients see is what the model has."""
@@ -182,7 +186,7 @@ class Machine(RuleBasedStateMachine):
             for message in messages(batch):
                 yield replace(item(message), tag=reservation.tag, until=reservation.until)
 
-    # --- messages in --------------------------------------------------------------------------------------------
+    # --- messages in ------------------------------------------------------------------------------
 
     @initialize(rows=rows, tries=tries, limit=limits, lease=leases)
     def begin_with_something(self, rows, tries, limit, lease):
@@ -238,7 +242,7 @@ class Machine(RuleBasedStateMachine):
         ]
         assert staged == [(one.stage, one.queue, one.rows) for one in self.model.staged()]
 
-    # --- reservations -------------------------------------------------------------------------------------------
+    # --- reservations -----------------------------------------------------------------------------
 
     @rule(
         client=clients,
@@ -313,7 +317,7 @@ class Machine(RuleBasedStateMachine):
         assert renewed == self.model.renew(queue, to, self.after(lease))
         self.compare(queue)
 
-    # --- between queues, and out --------------------------------------------------------------------------------
+    # --- between queues, and out ------------------------------------------------------------------
 
     @rule(
         client=clients,
@@ -356,7 +360,7 @@ class Machine(RuleBasedStateMachine):
             self.compare(queue)
             self.compare_notes(client)
 
-    # --- the rest -----------------------------------------------------------------------------------------------
+    # --- the rest ---------------------------------------------------------------------------------
 
     @rule(client=clients, queue=queues, limit=st.integers(0, 9), ids=some_ids)
     def peek(self, client, queue, limit, ids):

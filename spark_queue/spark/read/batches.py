@@ -1,4 +1,4 @@
-"""The batches of one consumer, in the process that runs it: the life of a batch, from top to bottom.
+"""The batches of one consumer, in the process that runs it: the life of a batch, step by step.
 
 1. `reserve`: the messages get the tag `consumer/sequence.by/partition`, and a limited lease. `by`
    is the number of this process, so no other process reserves under such a tag.
@@ -20,18 +20,19 @@ import math
 import time
 from collections.abc import Callable
 
+from spark_queue.messages.schema import MAX_TIME_MS
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.read.at_most_once import DROPPED_MESSAGE, is_dropped, mark_delivery
 from spark_queue.spark.read.fetch import FetchRange
 from spark_queue.spark.read.lease_renewer import LeaseRenewer
 from spark_queue.spark.read.leftovers import log_others, release_leftovers
+from spark_queue.spark.read.limits import cores
 from spark_queue.spark.read.loss_detector import LossDetector
 from spark_queue.spark.read.offsets import OFFSET_VERSION, Offset, batch_of, commit_offset, tag_of
 from spark_queue.spark.read.prefetch import Prefetcher
-from spark_queue.spark.read.reserving import reserve_batch
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.ageing import remove_old_notes
-from spark_queue.stores.services.dead_letters import set_history
+from spark_queue.stores.services.dead_letters import dead_letter_exhausted, set_history
 from spark_queue.stores.services.owner import Batch
 from spark_queue.stores.services.ownership import Ownership
 from spark_queue.stores.services.poison import PoisonMessageHandler, PoisonRules
@@ -75,7 +76,7 @@ class Batches:
         self._committed = 0
         self._reserved: Offset | None = None  # the batch that this process reserved last
         self._reserved_at = -math.inf  # when it began to do so (monotonic s)
-        self._prefetch_limits: tuple[int, int | None] | None = None  # `limit` and `before` of the batch to prefetch
+        self._prefetch_limits: tuple[int, int] | None = None  # `limit` and `before` of the batch to prefetch
         self._started: Batch | None = None  # the batch that this process started last
         self._replayed_seq = 0  # the batch of an earlier process that was replayed last
 
@@ -107,11 +108,11 @@ class Batches:
         start: Offset,
         limit: int,
         *,
-        before: int | None = None,
+        before: int = MAX_TIME_MS,
         wait: Callable[[], bool] = lambda: True,
         prefetch: bool = False,
     ) -> list[int]:
-        """Reserve the batch after `start`, and return its rows by partition; none if nothing is ready.
+        """Reserve the batch after `start`; return its rows by partition, none if nothing is ready.
 
         Parts of a failed batch come first, then the prefetched batch. Without these, it calls
         `wait`, which returns whether a message is ready. Then it reserves up to `limit` messages
@@ -139,8 +140,26 @@ class Batches:
             self._reserved_at = began
         return rows
 
-    def _reserve(self, store: Store, tag: str, limit: int, before: int | None) -> list[int]:
-        return reserve_batch(store, self._options, tag, limit, lease=self._lease, before=before)
+    def _reserve(self, store: Store, tag: str, limit: int, before: int) -> list[int]:
+        """Reserve up to `limit` messages that are due by `before` (ms); return rows by partition.
+
+        Messages that reached `maxTries` become dead letters.
+        """
+        queue, max_tries, dead = self.queue, self._options.max_tries, self._options.dead_letter_queue_of(self.queue)
+        most, least = self._options.partition_limits(cores())
+        while True:
+            rows = store.reserve(
+                queue, tag, limit, partitions=most, min_partitions=least, lease=self._lease, before=before
+            )
+            if not rows or max_tries is None:
+                return rows
+            buried = dead_letter_exhausted(store, queue, tag, max_tries, dead, self._options.history_ms)
+            if not buried:
+                return rows
+            log.warning("%d messages of %s failed too often: moved to %s", buried, queue, dead)
+            held = {one.tag: one.rows for one in store.reservations(queue, tag)}
+            if held:
+                return [held.get(f"{tag}/{partition}", 0) for partition in range(len(rows))]
 
     # --- 2. in Spark's log
 
@@ -206,15 +225,18 @@ class Batches:
             return
         # Only messages that are due by now, so none that this batch releases one by one: a retried
         # task releases these again, which must change nothing.
-        now = self._store.now()
+        before = min(before, self._store.now())
         tag = self.tag_after(end)
         self.lease_renewer.watch(tag, time.monotonic())
-        self.prefetcher.start(tag, limit, now if before is None else min(now, before))
+        self.prefetcher.start(tag, limit, before)
 
     # --- 5. removed
 
     def commit(self, end: Offset) -> None:
-        """Remove the messages of the batch of `end`, if not done yet. Raises as `check`, `remove`."""
+        """Remove the messages of the batch of `end`, if not done yet.
+
+        Raises as `check` and `remove` do.
+        """
         if self.check(end):
             self.remove(end)
 
@@ -235,7 +257,8 @@ class Batches:
         Raises `FencedError` if other consumers took some of them.
         """
         retries = self._store.retries
-        removed = self._remove(end) if end.get("rows") else 0  # one of several inputs may have no messages in a batch
+        # One of several inputs may have no messages in a batch.
+        removed = self._remove(end) if end.get("rows") else 0
         self._committed = end["seq"]
         if self._reserved == end and self._store.retries == retries:
             self._loss_detector.add(end, removed)
@@ -255,6 +278,9 @@ class Batches:
         return removed
 
     def close(self) -> None:
-        """Release the prefetched batch, stop the heartbeat. Batches in Spark's log stay reserved."""
+        """Release the prefetched batch, and stop the heartbeat.
+
+        Batches in Spark's log stay reserved.
+        """
         self.prefetcher.close()
         self.lease_renewer.stop()

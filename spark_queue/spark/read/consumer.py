@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import uuid
+from functools import partial
 from typing import Any
 
+from spark_queue.messages.schema import MAX_TIME_MS
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.read.batches import Batches
 from spark_queue.spark.read.fetch import FetchRange
-from spark_queue.spark.read.offsets import OFFSET_VERSION, Offset, batch_of, check_offset, tag_of
+from spark_queue.spark.read.offsets import OFFSET_VERSION, Offset, batch_of, check_offset, new_consumer, tag_of
 from spark_queue.spark.read.opening import open_query_store
 from spark_queue.spark.read.queue_state import QueueState
 
@@ -21,16 +22,10 @@ class Consumer:
         self._options = options
         self.queue = options.queue
         self.store = open_query_store(options)
-        name = options.consumer or uuid.uuid4().hex[:12]
-        # A new checkpoint is a new epoch: it does not own messages that an older epoch still holds.
-        self.initial: Offset = {
-            "v": OFFSET_VERSION,
-            "queue": self.queue,
-            "consumer": f"{name}/{uuid.uuid4().hex[:6]}",
-            "seq": 0,
-        }
+        consumer = new_consumer(options)
+        self.initial: Offset = {"v": OFFSET_VERSION, "queue": self.queue, "consumer": consumer, "seq": 0}
         self.planned = self.initial
-        self.before: int | None = None  #: messages that are due later (ms) are not reserved
+        self.before = MAX_TIME_MS  #: messages that are due later (ms) are not reserved
         self.owned: Batches | None = None  #: its batches, once this process owns the consumer
         self.state = QueueState(self.store, self.queue)
 
@@ -47,30 +42,32 @@ class Consumer:
         return self.owned
 
     def next(self, start: Offset, limit: int, *, prefetch: bool = False) -> Offset:
-        """Commit up to `start` and reserve the next batch; return its end, or `start` if nothing is ready."""
+        """Commit up to `start` and reserve the next batch.
+
+        Return its end, or `start` if no message is ready. `prefetch`: as in `Batches.reserve`.
+        """
         batches = self.batches(start)
         batches.commit(start)
         batches.clean_up(start)
-        rows = batches.reserve(start, limit, before=self.before, wait=self._wait, prefetch=prefetch)
+        wait = partial(self.wait, self._options.wait_timeout)
+        rows = batches.reserve(start, limit, before=self.before, wait=wait, prefetch=prefetch)
         if rows:
             return batches.offset(start, rows)
         self.state.check_paused()
         return start
 
-    def _wait(self) -> bool:
-        return self.wait(self._options.wait_timeout)
-
     def wait(self, timeout: int) -> bool:
         """Wait up to `timeout` ms until a message is ready; return whether one is."""
-        return self.before is not None or self.store.wait(self.queue, timeout)
+        return self.before < MAX_TIME_MS or self.store.wait(self.queue, timeout)
 
     def plan(self, start: Offset, end: Offset) -> list[FetchRange]:
         """Start the batch from `start` to `end`, and return the ranges that its tasks fetch."""
         check_offset(start, self._options)
-        batches = self.batches(end)  # not `start`: after a restart, that of the first batch has another epoch
+        # Not `start`: after a restart, that of the first batch has another epoch.
+        batches = self.batches(end)
         self.planned = end
         if end["seq"] == start["seq"]:
-            # Spark's first batch has no messages. Its task runs to note which query reads the queue.
+            # Spark's first batch has no messages. Its task notes which query reads the queue.
             return [] if end["seq"] else [FetchRange(f"{tag_of(end)}/0", 0)]
         batches.start(end)
         return batches.hold(end)
@@ -91,10 +88,10 @@ class Consumer:
     @property
     def has_prefetched(self) -> bool:
         """Whether `close` has a prefetched batch to release."""
-        return self.owned is not None and self.owned.prefetcher.has_batch
+        return self.owned is not None and self.owned.prefetcher.pending is not None
 
     def announce_exit(self) -> None:
-        """Announce that this process ends soon: a query that starts now waits and is not refused."""
+        """Announce that this process ends soon: a new query then waits, and is not refused."""
         if self.owned is not None:
             self.owned.ownership.announce_exit()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain
 
 import pyarrow as pa
@@ -56,40 +56,36 @@ class ZippedRange:
 
 def fetch_messages(options: QueueOptions, fetch_range: FetchRange) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a range in MESSAGES batches. Raises `FencedError` if some are gone."""
-    queue, rows, first = options.queue or "", 0, fetch_range.first or 0
-    position = fetch_range.position
-    left = first + (fetch_range.rows or 0)
+    queue, tag, rows = options.queue or "", fetch_range.tag, 0
     with open_store(options.url, retry_timeout=options.retry_timeout) as store:
         _note_query(store, options, fetch_range)
-        name = fetch_range.tag.partition("/")[0]
-        pages = (
-            store.fetch(
-                queue,
-                fetch_range.tag,
-                dead=options.dead_letter_queue_of(queue),
-                history=options.history_ms,
-                before_settle=lambda messages: add_settled(store, queue, name, messages),
-            )
-            if fetch_range.first is None
-            else store.peek_reserved(
-                queue, fetch_range.tag, fill=True
-            )  # a damaged bucket must not move the messages behind it
-        )
-        for batch in pages:
-            if fetch_range.first is None:
-                yield batch
-            elif rows + batch.num_rows > first:
-                part = batch.slice(max(0, first - rows), left - max(first, rows))
-                if position is not None:
-                    numbers = pa.array(range(position, position + part.num_rows), pa.int64())
-                    part, position = part.append_column("position", numbers), position + part.num_rows
-                yield part
-            rows += batch.num_rows
-            if fetch_range.first is not None and rows >= left:
-                return
         if fetch_range.first is not None:
-            raise lost_messages_error(options, left - rows, left, fetch_range.tag)
+            yield from _fetch_slice(store, options, fetch_range)
+            return
+        dead, history = options.dead_letter_queue_of(queue), options.history_ms
+        settle = partial(add_settled, store, queue, tag.partition("/")[0])
+        for batch in store.fetch(queue, tag, dead=dead, history=history, before_settle=settle):
+            yield batch
+            rows += batch.num_rows
         _check_fetched(store, options, fetch_range, rows)
+
+
+def _fetch_slice(store: Store, options: QueueOptions, fetch_range: FetchRange) -> Iterator[pa.RecordBatch]:
+    """Yield messages of a tag without the `first` ones. Raises `FencedError` if some are gone."""
+    first, position, rows = fetch_range.first or 0, fetch_range.position, 0
+    last = first + (fetch_range.rows or 0)
+    # A damaged bucket is filled: it must not move the messages behind it.
+    for batch in store.peek_reserved(options.queue or "", fetch_range.tag, fill=True):
+        if rows + batch.num_rows > first:
+            part = batch.slice(max(0, first - rows), last - max(first, rows))
+            if position is not None:
+                numbers = pa.array(range(position, position + part.num_rows), pa.int64())
+                part, position = part.append_column("position", numbers), position + part.num_rows
+            yield part
+        rows += batch.num_rows
+        if rows >= last:
+            return
+    raise lost_messages_error(options, last - rows, last, fetch_range.tag)
 
 
 def fetch_zipped(options: QueueOptions, zipped_range: ZippedRange) -> Iterator[dict[str, pa.RecordBatch]]:
@@ -155,8 +151,7 @@ def lost_messages_error(options: QueueOptions, missing: int, rows: int, tag: str
         reason += ", or their lease ended while this query was suspended or the database was unreachable"
     return FencedError(
         f"{missing:,} of {plural(rows, 'message')} of queue {options.queue!r} are no longer held under {tag}: "
-        f"{reason}. "
-        "They are delivered again, here or elsewhere. Restart the query: it continues with the messages "
+        f"{reason}. They are delivered again, here or elsewhere. Restart the query: it continues with the messages "
         "that it still holds",
         queue=options.queue,
         tag=tag,

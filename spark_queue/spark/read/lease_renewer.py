@@ -88,10 +88,10 @@ class LeaseRenewer:
                 except FencedError as error:
                     self._fenced = error
                 except StoreError as error:
-                    # The next renewal may succeed. If the database stays unreachable, the batch fails.
-                    log.warning(
-                        "could not write the heartbeat of this query to %s: %s", mask(self._options.url), error
-                    )
+                    # The next renewal may succeed. If the database stays unreachable, the batch
+                    # fails.
+                    url = mask(self._options.url)
+                    log.warning("could not write the heartbeat of this query to %s: %s", url, error)
                 self._wake.wait(interval)
                 self._wake.clear()
 

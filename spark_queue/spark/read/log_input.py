@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import cached_property
 from typing import Any
 
 from spark_queue.options.queue_options import QueueOptions
@@ -19,7 +20,7 @@ from spark_queue.stores.services.log.segments import LogPosition, LogRange
 
 
 class LogInput:
-    """A log whose batches are planned with those of other inputs: see `PlannedInput`.
+    """A log whose batches are planned with those of other inputs, as those of a `QueueInput`.
 
     It reserves nothing. `places` in the offset of a batch: the places before and after the batch.
     """
@@ -28,7 +29,6 @@ class LogInput:
         self._options = options
         self._queue = options.queue or ""
         self._cursor = LogCursor(options)
-        self._initial: LogPosition | None = None
         self._planned_place: LogPosition | None = None  # where the last batch ended
         self._checked_place: LogPosition | None = None  # where the last checked batch ended
         self._next_place: LogPosition | None = None  # where the next batch begins
@@ -41,11 +41,9 @@ class LogInput:
         """Return the place at which a query with a new checkpoint begins, as JSON data."""
         return asdict(self._initial_place)
 
-    @property
+    @cached_property
     def _initial_place(self) -> LogPosition:
-        if self._initial is None:
-            self._initial = self._cursor.initial_place()
-        return self._initial
+        return self._cursor.initial_place()
 
     @property
     def _current_place(self) -> LogPosition:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import logging
 import time
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict, cast
 
 from spark_queue.errors import CheckpointError
 from spark_queue.options.queue_options import QueueOptions
@@ -20,6 +19,7 @@ from spark_queue.spark.read.at_most_once import DROPPED_MESSAGE, is_dropped, mar
 from spark_queue.spark.read.backlog import BacklogCache
 from spark_queue.spark.read.limits import cores
 from spark_queue.spark.read.log_cursor import LogCursor, rows_of
+from spark_queue.spark.read.offsets import check_query, new_consumer
 from spark_queue.stores.base import partition_sizes
 from spark_queue.stores.services.log.segments import LogPosition, LogRange
 
@@ -54,7 +54,7 @@ class LogReader:
         self._options = options
         self._queue = options.queue
         self._cursor = LogCursor(options)
-        self._reader = f"{options.consumer or uuid.uuid4().hex[:12]}/{uuid.uuid4().hex[:6]}"
+        self._reader = new_consumer(options)
         self._initial: LogOffset | None = None
         self._planned: LogOffset | None = None
         self._last_returned: LogOffset | None = None  # the last end of a batch that this process returned
@@ -90,9 +90,10 @@ class LogReader:
         while limit > 0:
             if pieces := self._cursor.next_pieces(place, limit):
                 self._busy = True
-                found = self._build_end(pieces[-1].end, start["reader"])
+                found = mark_delivery(self._build_offset(pieces[-1].end, start["reader"]), self._options)
                 if start == self._initial:
                     found["begin"] = asdict(place)
+                self._last_returned = found
                 return found
             left = end - time.monotonic()
             if self._cursor.ended or left <= 0:
@@ -126,20 +127,9 @@ class LogReader:
         """Close the connection."""
         self._cursor.close()
 
-    def _build_end(self, place: LogPosition, reader: str) -> LogOffset:
-        self._last_returned = mark_delivery(self._build_offset(place, reader), self._options)
-        return self._last_returned
-
     def _build_offset(self, place: LogPosition, reader: str) -> LogOffset:
-        return {
-            "v": LOG_OFFSET_VERSION,
-            "queue": self._queue,
-            "reader": reader,
-            "log": place.log,
-            "segment": place.segment,
-            "row": place.row,
-            "position": place.position,
-        }
+        offset = {"v": LOG_OFFSET_VERSION, "queue": self._queue, "reader": reader, **asdict(place)}
+        return cast("LogOffset", offset)
 
     def _parse_place(self, offset: Mapping[str, Any]) -> LogPosition:
         """Return the place in an offset. Raises `CheckpointError` if that is of another query."""
@@ -147,24 +137,11 @@ class LogReader:
         if "segment" not in offset or offset["v"] != LOG_OFFSET_VERSION:
             raise CheckpointError(
                 f"the checkpoint of the query on queue {queue!r} is not one of mode=log, or of another version of "
-                f"spark_queue (version {offset.get('v')!r}, this one reads {LOG_OFFSET_VERSION}): set the mode "
-                "that it "
-                "had, or start with a new checkpoint",
+                f"spark_queue (version {offset.get('v')!r}, this one reads {LOG_OFFSET_VERSION}): set the mode that "
+                "it had, or start with a new checkpoint",
                 queue=queue,
             )
-        if offset["queue"] != queue:
-            raise CheckpointError(
-                f"the checkpoint is that of a query on queue {offset['queue']!r}, but option 'queue' is {queue!r}: a "
-                "query keeps its queue, another queue needs a new checkpoint",
-                queue=queue,
-            )
-        name = offset["reader"].partition("/")[0]
-        if self._options.consumer not in (None, name):
-            raise CheckpointError(
-                f"the checkpoint is that of consumer {name!r}, but option 'consumer' is {self._options.consumer!r}: "
-                "set the same, or start with a new checkpoint",
-                consumer=name,
-            )
+        check_query(offset["queue"], offset["reader"], self._options)
         return LogPosition(offset["log"], offset["segment"], offset["row"], offset["position"])
 
 

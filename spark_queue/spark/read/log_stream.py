@@ -13,11 +13,11 @@ from pyspark.sql.types import StructType
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.pickling import PickledWithLoader
 from spark_queue.spark.read.limits import cores
-from spark_queue.spark.read.log_cursor import log_of
+from spark_queue.spark.read.log_cursor import log_of, rows_of
 from spark_queue.spark.read.log_reader import LogReader, split_pieces
 from spark_queue.spark.read.snapshot import queue_exists
 from spark_queue.spark.read.stream import PlannedStream
-from spark_queue.spark.schema import BatchConverter, batch_converter
+from spark_queue.spark.schema import batch_converter
 from spark_queue.spark.tracebacks import hide_tracebacks
 from spark_queue.stores import open_store
 from spark_queue.stores.base import partition_sizes
@@ -30,11 +30,7 @@ class PiecesPartition(InputPartition):
     """The pieces that one task fetches. `reader`: `name/epoch` in a stream, else `None`."""
 
     pieces: Sequence[LogRange]
-    reader: str | None
-
-    def __init__(self, pieces: Sequence[LogRange], reader: str | None) -> None:
-        self.pieces = pieces
-        self.reader = reader
+    reader: str | None = None
 
 
 @hide_tracebacks
@@ -48,8 +44,7 @@ class LogStream(PlannedStream[LogReader]):
         return [PiecesPartition(pieces, end["reader"]) for pieces in self.planner.plan(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, PiecesPartition)
-        return fetch_pieces(self.options, batch_converter(self.schema, self.options), partition)
+        return fetch_pieces(self.options, self.schema, partition)
 
 
 @hide_tracebacks
@@ -62,26 +57,25 @@ class LogSnapshot(PickledWithLoader, DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         if not queue_exists(self.options):
-            return [PiecesPartition([], None)]
+            return [PiecesPartition([])]
         with open_store(self.options.url, retry_timeout=self.options.retry_timeout, create=False) as store:
             if find_retained(store, self.options.queue or "") is None:
-                return [PiecesPartition([], None)]
+                return [PiecesPartition([])]
             queue_log = log_of(store, self.options)
             pieces = queue_log.ranges_between(queue_log.first(), queue_log.end())
-        parts = split_pieces(pieces, partition_sizes(sum(one.rows for one in pieces), cores()))
-        return [PiecesPartition(some, None) for some in parts or [[]]]
+        parts = split_pieces(pieces, partition_sizes(rows_of(pieces), cores()))
+        return [PiecesPartition(some) for some in parts or [[]]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, PiecesPartition)
-        return fetch_pieces(self.options, batch_converter(self.schema, self.options), partition)
+        return fetch_pieces(self.options, self.schema, partition)
 
 
-def fetch_pieces(
-    options: QueueOptions, shape: BatchConverter, partition: PiecesPartition
-) -> Iterator[pa.RecordBatch]:
+def fetch_pieces(options: QueueOptions, schema: StructType, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a partition as batches of the DataFrame."""
+    assert isinstance(partition, PiecesPartition)
     if not partition.pieces:
         return
+    shape = batch_converter(schema, options)
     with open_store(options.url, retry_timeout=options.retry_timeout) as store:
         queue_log = log_of(store, options)
         for piece in partition.pieces:

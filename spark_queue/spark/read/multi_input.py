@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import logging
 import time
-import uuid
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypedDict
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, TypedDict
 
 from spark_queue.errors import CheckpointError, FencedError
 from spark_queue.options.inputs import ALTS, LOG
@@ -23,7 +22,7 @@ from spark_queue.options.values import EXACTLY_ONCE
 from spark_queue.spark.read.at_most_once import mark_delivery
 from spark_queue.spark.read.fetch import FetchRange, ZippedRange
 from spark_queue.spark.read.log_input import LogInput
-from spark_queue.spark.read.offsets import OFFSET_VERSION, READABLE_VERSIONS, Offset, delivery_of
+from spark_queue.spark.read.offsets import OFFSET_VERSION, READABLE_VERSIONS, Offset, delivery_of, new_consumer
 from spark_queue.spark.read.queue_input import QueueInput
 from spark_queue.spark.read.wait_any import AnyWaiter
 from spark_queue.stores.base import partition_sizes
@@ -77,10 +76,8 @@ def split_batch(delivery: str, ranges: Mapping[str, Sequence[FetchRange]], min_t
     total = sum(one.rows or 0 for one in next(iter(ranges.values())))
     found, first = [], 0
     for rows in partition_sizes(total, max(map(len, ranges.values())), min_tasks):
-        task_ranges = {
-            binding: _slice_ranges(input_ranges, first, first + rows) for binding, input_ranges in ranges.items()
-        }
-        found.append(ZippedRange(delivery, task_ranges))
+        shares = {binding: _slice_ranges(own, first, first + rows) for binding, own in ranges.items()}
+        found.append(ZippedRange(delivery, shares))
         first += rows
     return found
 
@@ -97,58 +94,6 @@ def _slice_ranges(ranges: Sequence[FetchRange], first: int, last: int) -> list[F
     return found
 
 
-class PlannedInput(Protocol):
-    """One of several inputs: a `QueueInput` or `LogInput`. It numbers batches as the query does."""
-
-    def check(self, end: Offset) -> bool:
-        """Return whether the batch of `end` is not removed yet.
-
-        Raises `CheckpointError` or `FencedError` if it must not be removed.
-        """
-
-    def remove(self, end: Offset) -> None:
-        """Remove the messages of a batch for which `check` returned true."""
-
-    def wait(self, timeout: int) -> bool:
-        """Wait up to `timeout` ms until a message is ready; return whether one is."""
-
-    def open_waiter(self) -> AbstractContextManager[Callable[[int], bool]]:
-        """Yield a `wait` for another thread, with its own connection."""
-
-    def count_ready(self, limit: int) -> int:
-        """Return the number of ready messages, up to `limit`."""
-
-    def take(self, start: Offset, limit: int) -> list[int]:
-        """Take up to `limit` messages; return their rows by partition, none if nothing is ready."""
-
-    def trim(self, start: Offset, rows: list[int], limit: int) -> list[int]:
-        """Keep the first `limit` of the messages taken after `start`; return the rows that stay."""
-
-    def mark_reserved(self, start: Offset, rows: list[int]) -> None:
-        """Record that this process took the batch after `start`."""
-
-    def hold(self, end: Offset) -> list[FetchRange]:
-        """Hold a batch while its tasks run; return the ranges they fetch, none if it is dropped."""
-
-    def ranges(self, end: Offset, *, replayed: bool = False) -> list[FetchRange]:
-        """Return the ranges of a batch's messages, in order; of a `replayed` one, of those left."""
-
-    def lost_rows(self, end: Offset) -> int:
-        """Return the number of a batch's messages that are no longer there."""
-
-    def on_idle(self) -> None:
-        """Do the work that is due while no message is ready."""
-
-    def stop_at_now(self) -> None:
-        """Bound the run: read only messages that are due by now."""
-
-    def backlog(self) -> dict[str, Any]:
-        """Return the place of the query in this input, and the sizes of the input."""
-
-    def close(self) -> None:
-        """End threads and connections."""
-
-
 class MultiInputPlanner:
     """Plans the batches of several inputs, as `Consumer` does for one queue."""
 
@@ -156,7 +101,7 @@ class MultiInputPlanner:
         assert options.inputs is not None
         self._options = options
         self._input_facts = {binding: one.checkpoint_fields for binding, one in options.inputs.items()}
-        self.members: dict[str, PlannedInput] = {}
+        self.members: dict[str, QueueInput | LogInput] = {}
         self.queues: dict[str, QueueInput] = {}
         self._logs: dict[str, LogInput] = {}
         for binding in options.inputs:
@@ -165,26 +110,19 @@ class MultiInputPlanner:
                 self.members[binding] = self._logs[binding] = LogInput(one)
             else:
                 self.members[binding] = self.queues[binding] = QueueInput(one)
-        self._initial: MultiInputOffset | None = None
         self._planned: MultiInputOffset | None = None
         self._reserved: MultiInputOffset | None = None  # the batch that this process reserved last
         self._waiter = AnyWaiter(member.open_waiter for member in self.members.values())
         self._bounded = False
 
-    @property
+    @cached_property
     def initial(self) -> MultiInputOffset:
         """The offset at which a query with a new checkpoint begins."""
-        if self._initial is None:
-            name = self._options.consumer or uuid.uuid4().hex[:12]
-            self._initial = {
-                "v": OFFSET_VERSION,
-                "inputs": self._input_facts,
-                "consumer": f"{name}/{uuid.uuid4().hex[:6]}",
-                "seq": 0,
-            }
-            if places := {binding: [log.initial_offset()] * 2 for binding, log in self._logs.items()}:
-                self._initial["places"] = places
-        return self._initial
+        consumer = new_consumer(self._options)
+        found: MultiInputOffset = {"v": OFFSET_VERSION, "inputs": self._input_facts, "consumer": consumer, "seq": 0}
+        if places := {binding: [log.initial_offset()] * 2 for binding, log in self._logs.items()}:
+            found["places"] = places
+        return found
 
     @property
     def planned(self) -> MultiInputOffset:
@@ -205,7 +143,7 @@ class MultiInputPlanner:
         offsets = input_offsets(start)
         if self._single_queue:
             ((binding, view),) = offsets.items()
-            end = self._single_queue.consumer.next(view, limit, prefetch=prefetch)
+            end = self._single_queue.next(view, limit, prefetch=prefetch)
             rows = {binding: end["rows"]} if end["seq"] > start["seq"] else {}
         else:
             self.commit(start)
@@ -260,25 +198,22 @@ class MultiInputPlanner:
         self._check_offset(start)
         self._check_offset(end)
         self._planned = end
-        empty = ZippedRange(delivery_of(end), {})
+        delivery = delivery_of(end)
+        empty = ZippedRange(delivery, {})
         if end["seq"] == start["seq"]:
             return [] if end["seq"] else [empty]  # see `Consumer.plan`
         ends = input_offsets(end)
         bindings = [binding for binding, parts in end.get("rows", {}).items() if sum(parts)]
         for binding, queue in self.queues.items():
             queue.start(ends[binding])  # in all queues, so that none of them accepts an older checkpoint
-        held_ranges = {binding: self.members[binding].hold(ends[binding]) for binding in bindings}
+        held = {binding: self.members[binding].hold(ends[binding]) for binding in bindings}
         if self._single_queue:
-            return [
-                ZippedRange(delivery_of(end), {binding: [one]})
-                for binding in bindings
-                for one in held_ranges[binding]
-            ]
+            return [ZippedRange(delivery, {binding: [one]}) for binding in bindings for one in held[binding]]
         replayed = self._reserved != end
-        if not all(held_ranges.values()) or (replayed and not self._can_replay(ends, bindings)):
+        if not all(held.values()) or (replayed and not self._can_replay(ends, bindings)):
             return [empty]
         ranges = {binding: self.members[binding].ranges(ends[binding], replayed=replayed) for binding in bindings}
-        return split_batch(delivery_of(end), ranges, self._options.min_partitions or 1) or [empty]
+        return split_batch(delivery, ranges, self._options.min_partitions or 1) or [empty]
 
     def _can_replay(self, ends: Mapping[str, Offset], bindings: Sequence[str]) -> bool:
         """Return whether a replayed batch still holds all its messages.
@@ -297,13 +232,11 @@ class MultiInputPlanner:
         tag = delivery_of(ends[bindings[0]])
         held = ", ".join(f"{rows - lost[binding]} of {rows} of {ends[binding]['queue']}" for binding in bindings)
         if self._options.delivery == EXACTLY_ONCE:
+            steps = [f"spark-queue recover URL {ends[b]['queue']} {ends[b]['consumer']} --sink URL" for b in holding]
             raise FencedError(
                 f"batch {tag}: only {held} messages are still reserved, the others were released, or removed because "
                 "the batch was written. Messages of several inputs belong together, so the batch cannot be repeated. "
-                "Settle the rest, then start the query again: "
-                + "; ".join(
-                    f"spark-queue recover URL {ends[b]['queue']} {ends[b]['consumer']} --sink URL" for b in holding
-                ),
+                f"Settle the rest, then start the query again: {'; '.join(steps)}",
                 tag=tag,
             )
         for binding in holding:
@@ -346,12 +279,12 @@ class MultiInputPlanner:
     @property
     def has_prefetched(self) -> bool:
         """Whether `close` has a prefetched batch to release."""
-        return any(queue.consumer.has_prefetched for queue in self.queues.values())
+        return any(queue.has_prefetched for queue in self.queues.values())
 
     def close(self) -> None:
         """Close all inputs; see `Consumer.close`."""
         for queue in self.queues.values():
-            queue.consumer.announce_exit()  # all of them first: closing one may take time
+            queue.announce_exit()  # all of them first: closing one may take time
         self._waiter.close()
         for member in self.members.values():
             member.close()
@@ -363,15 +296,14 @@ class MultiInputPlanner:
     def _check_offset(self, offset: MultiInputOffset) -> None:
         """Raise `CheckpointError` if an offset of Spark is of other inputs."""
         inputs = self._input_facts
-        if (
-            offset.get("v") not in READABLE_VERSIONS or offset.get("inputs") == inputs
-        ):  # an input refuses an unknown version
+        # An input refuses an unknown version.
+        if offset.get("v") not in READABLE_VERSIONS or offset.get("inputs") == inputs:
             return
         stored: Mapping[str, Mapping[str, Any]] = offset.get("inputs") or {"queue": {"queue": offset.get("queue")}}
         raise CheckpointError(
             f"the checkpoint is that of a query on {_describe_inputs(stored)}, but option 'inputs' has "
-            f"{_describe_inputs(inputs)}: a query "
-            "keeps its inputs, by binding and queue, in any order; others need a new checkpoint",
+            f"{_describe_inputs(inputs)}: a query keeps its inputs, by binding and queue, in any order; others need "
+            "a new checkpoint",
             inputs=inputs,
         )
 

@@ -6,6 +6,7 @@ its tag, do not. Both versions can be read.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
@@ -33,6 +34,14 @@ class Offset(TypedDict, total=False):
     rows: list[int]
     delivery: str
     places: list[dict[str, Any]]
+
+
+def new_consumer(options: QueueOptions) -> str:
+    """Return the consumer of a new checkpoint, `name/epoch`.
+
+    Each checkpoint is a new epoch: it does not own messages that an older epoch still holds.
+    """
+    return f"{options.consumer or uuid.uuid4().hex[:12]}/{uuid.uuid4().hex[:6]}"
 
 
 def batch_of(offset: Mapping[str, Any]) -> Batch:
@@ -63,8 +72,7 @@ def check_offset(offset: Mapping[str, Any], options: QueueOptions) -> None:
         raise CheckpointError(
             f"the checkpoint of the query on queue {queue!r} holds an offset of version {offset.get('v')!r}, this "
             f"version of spark_queue reads {' and '.join(map(str, READABLE_VERSIONS))}: run it with the version "
-            "that wrote it, or "
-            "start with a new checkpoint",
+            "that wrote it, or start with a new checkpoint",
             queue=queue,
         )
     if "segment" in offset:
@@ -73,13 +81,18 @@ def check_offset(offset: Mapping[str, Any], options: QueueOptions) -> None:
             "checkpoint",
             queue=queue,
         )
-    if offset.get("queue") != queue:
+    check_query(offset.get("queue"), offset.get("consumer", ""), options)
+
+
+def check_query(queue: str | None, consumer: str, options: QueueOptions) -> None:
+    """Raise `CheckpointError` if the checkpoint is that of another queue or consumer."""
+    if queue != options.queue:
         raise CheckpointError(
-            f"the checkpoint is that of a query on queue {offset.get('queue')!r}, but option 'queue' is {queue!r}: a "
+            f"the checkpoint is that of a query on queue {queue!r}, but option 'queue' is {options.queue!r}: a "
             "query keeps its queue, another queue needs a new checkpoint",
-            queue=queue,
+            queue=options.queue,
         )
-    name = offset["consumer"].partition("/")[0]
+    name = consumer.partition("/")[0]
     if options.consumer not in (None, name):
         raise CheckpointError(
             f"the checkpoint is that of consumer {name!r}, but option 'consumer' is {options.consumer!r}: set the "

@@ -31,20 +31,3 @@ class Planner(Protocol):
 
     def close(self) -> None:
         """End threads and connections."""
-
-
-class ReservingPlanner(Planner, Protocol):
-    """A planner that reserves messages, and removes them once Spark is done with their batch."""
-
-    def next(self, start: Any, limit: int, *, prefetch: bool = False) -> Any:
-        """Commit up to `start`, and return the end of the next batch.
-
-        `prefetch`: if that batch is full, reserve the one after it as soon as it is planned.
-        """
-
-    def commit(self, end: Any) -> None:
-        """Remove the messages of the batch of `end`, unless that is done."""
-
-    @property
-    def has_prefetched(self) -> bool:
-        """Whether `close` has a prefetched batch to release."""

@@ -18,7 +18,7 @@ from spark_queue.stores.services.ownership import Ownership
 
 log = logging.getLogger(__name__)
 
-#: How long (s) a process that ends may wait to release a batch: less than LIFE.
+#: How long (s) a process that ends may wait to release a batch: less than OWNER_TIMEOUT_MS.
 RELEASE_TIMEOUT = 5
 
 
@@ -43,12 +43,7 @@ class Prefetcher:
     ) -> None:
         self._options, self._ownership, self._reserve = options, ownership, reserve
         self._store = open_store(options.url, retry_timeout=options.retry_timeout)
-        self.pending: _Prefetch | None = None
-
-    @property
-    def has_batch(self) -> bool:
-        """Whether a batch is reserved, or being reserved, that `take` has not returned yet."""
-        return self.pending is not None
+        self.pending: _Prefetch | None = None  #: what `take` has not returned yet
 
     def start(self, tag: str, limit: int, before: int) -> None:
         """Begin to reserve up to `limit` messages that are due by `before` (ms), under this tag.
@@ -57,10 +52,8 @@ class Prefetcher:
         """
         if self.pending is None:
             self.pending = _Prefetch(tag, time.monotonic(), Future())
-            run = threading.Thread(
-                target=self._run, args=(self.pending, limit, before), name="spark_queue prefetch", daemon=True
-            )
-            run.start()
+            arguments = self.pending, limit, before
+            threading.Thread(target=self._run, args=arguments, name="spark_queue prefetch", daemon=True).start()
 
     def take(self, tag: str) -> tuple[list[int], float]:
         """Return the rows reserved under this tag, by partition, and when that began (monotonic s).
@@ -95,16 +88,12 @@ class Prefetcher:
         try:
             found.rows.exception(RELEASE_TIMEOUT)
             self._store.retry_timeout = RELEASE_TIMEOUT * 1000 // 2
-            # No process takes over before LIFE has passed, so no successor uses these messages.
+            # No process takes over before OWNER_TIMEOUT_MS, so no successor uses these messages.
             self._ownership.with_store(self._store).renew()
             released = self._store.rollback(self._options.queue or "", found.tag, failed=False)
             log.debug("%d messages of %s, reserved under %s, were released", released, self._options.queue, found.tag)
         except FencedError:
             pass  # the new owner uses the batch
         except (StoreError, TimeoutError) as error:
-            log.warning(
-                "could not release the messages reserved under %s to %s: %s",
-                found.tag,
-                mask(self._options.url),
-                error,
-            )
+            url = mask(self._options.url)
+            log.warning("could not release the messages reserved under %s to %s: %s", found.tag, url, error)

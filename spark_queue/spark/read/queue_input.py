@@ -5,45 +5,36 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
-from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.read.consumer import Consumer
 from spark_queue.spark.read.fetch import FetchRange
 from spark_queue.spark.read.offsets import Offset, tag_of
 from spark_queue.stores import open_store
 
 
-class QueueInput:
-    """A `Consumer` whose batches are planned with those of other inputs: see `PlannedInput`."""
+class QueueInput(Consumer):
+    """A queue whose batches are planned with those of other inputs.
 
-    def __init__(self, options: QueueOptions) -> None:
-        self._options = options
-        self.consumer = Consumer(options)
-        self.queue = self.consumer.queue
-        self._store = self.consumer.store
+    It numbers batches as the query does. `LogInput` has the same methods.
+    """
 
     @property
     def number(self) -> int:
         """The number of this process among those of the consumer, which it must own."""
-        assert self.consumer.owned is not None
-        return self.consumer.owned.number
+        assert self.owned is not None
+        return self.owned.number
 
     def check(self, end: Offset) -> bool:
         """Return whether a batch is not committed yet. Raises as `Batches.check`."""
-        return self.consumer.batches(end).check(end)
+        return self.batches(end).check(end)
 
     def remove(self, end: Offset) -> None:
         """Remove the messages of a batch for which `check` returned true; see `Batches.remove`."""
-        self.consumer.batches(end).remove(end)
+        self.batches(end).remove(end)
 
     def clean_up(self, start: Offset) -> None:
         """Release the batches after `start` of earlier processes: see `Batches.clean_up`."""
-        self.consumer.batches(start).clean_up(start)
-
-    def wait(self, timeout: int) -> bool:
-        """Wait up to `timeout` ms until a message is ready; return whether one is."""
-        return self.consumer.wait(timeout)
+        self.batches(start).clean_up(start)
 
     @contextmanager
     def open_waiter(self) -> Iterator[Callable[[int], bool]]:
@@ -53,8 +44,7 @@ class QueueInput:
 
     def count_ready(self, limit: int) -> int:
         """Return the number of ready messages, up to `limit`."""
-        before = self.consumer.before
-        return self._store.ready(self.queue, limit, **({} if before is None else {"before": before}))
+        return self.store.ready(self.queue, limit, before=self.before)
 
     def take(self, start: Offset, limit: int) -> list[int]:
         """Reserve messages after `start` until some can be read; return their rows by partition.
@@ -62,8 +52,8 @@ class QueueInput:
         A task finds its messages by their place in the batch, so none may leave it later.
         Messages that cannot be read become dead letters now.
         """
-        batches = self.consumer.batches(start)
-        while rows := batches.reserve(start, limit, before=self.consumer.before):
+        batches = self.batches(start)
+        while rows := batches.reserve(start, limit, before=self.before):
             if any(readable := self._bury_unreadable(batches.tag_after(start), len(rows))):
                 return readable
         self.on_idle()
@@ -72,7 +62,7 @@ class QueueInput:
     def _bury_unreadable(self, tag: str, parts: int) -> list[int]:
         """Make dead letters of unreadable messages of a tag; return the other rows by partition."""
         dead, history = self._options.dead_letter_queue_of(self.queue), self._options.history_ms
-        pages = [self._store.fetch(self.queue, f"{tag}/{part}", dead=dead, history=history) for part in range(parts)]
+        pages = [self.store.fetch(self.queue, f"{tag}/{part}", dead=dead, history=history) for part in range(parts)]
         return [sum(page.num_rows for page in one) for one in pages]
 
     def trim(self, start: Offset, rows: list[int], limit: int) -> list[int]:
@@ -81,7 +71,7 @@ class QueueInput:
         Released messages return to their place in the queue, and their tries do not change. Raises
         `FencedError` if this process lost the consumer.
         """
-        batches, kept = self.consumer.batches(start), []
+        batches, kept = self.batches(start), []
         tag = batches.tag_after(start)
         if sum(rows) > limit:
             batches.lease_renewer.check()
@@ -91,7 +81,7 @@ class QueueInput:
             kept.append(kept_rows)
             if kept_rows < held:
                 ids = self._ids_after(f"{tag}/{part}", kept_rows) if kept_rows else None
-                self._store.rollback(self.queue, f"{tag}/{part}", ids, delay=None, failed=False)
+                self.store.rollback(self.queue, f"{tag}/{part}", ids, delay=None, failed=False)
         while kept and not kept[-1]:
             kept.pop()
         return kept
@@ -99,21 +89,21 @@ class QueueInput:
     def _ids_after(self, tag: str, first: int) -> list[str]:
         """Return the ids of the messages under a tag, without the `first` ones."""
         found: list[str] = []
-        for batch in self._store.peek_reserved(self.queue, tag):
+        for batch in self.store.peek_reserved(self.queue, tag):
             found += batch.column("id").to_pylist()
         return found[first:]
 
     def mark_reserved(self, start: Offset, rows: list[int]) -> None:
         """Record that this process reserved the batch after `start`."""
-        self.consumer.batches(start).offset(start, rows)
+        self.batches(start).offset(start, rows)
 
     def start(self, end: Offset) -> None:
         """Record that a batch is started: see `Batches.start`."""
-        self.consumer.batches(end).start(end)
+        self.batches(end).start(end)
 
     def hold(self, end: Offset) -> list[FetchRange]:
         """Hold a started batch; return the ranges that its tasks fetch: see `Batches.hold`."""
-        return self.consumer.batches(end).hold(end)
+        return self.batches(end).hold(end)
 
     def ranges(self, end: Offset, *, replayed: bool = False) -> list[FetchRange]:
         """Return the ranges of a batch's messages, in order; of a `replayed` one, of those left."""
@@ -127,7 +117,7 @@ class QueueInput:
     def _held_rows(self, end: Offset) -> list[int]:
         """Return the number of messages that a batch holds, by partition."""
         tag = tag_of(end)
-        held = {one.tag: one.rows for one in self._store.reservations(self.queue, tag)}
+        held = {one.tag: one.rows for one in self.store.reservations(self.queue, tag)}
         return [held.get(f"{tag}/{part}", 0) for part in range(len(end["rows"]))]
 
     def release(self, end: Offset) -> int:
@@ -135,21 +125,9 @@ class QueueInput:
 
         Raises `FencedError` if this process lost the consumer.
         """
-        self.consumer.batches(end).lease_renewer.check()
-        return self._store.rollback(self.queue, tag_of(end), delay=None, failed=False)
+        self.batches(end).lease_renewer.check()
+        return self.store.rollback(self.queue, tag_of(end), delay=None, failed=False)
 
     def on_idle(self) -> None:
         """Log a warning if the queue is paused: no message is ready."""
-        self.consumer.state.check_paused()
-
-    def stop_at_now(self) -> None:
-        """Bound the run: reserve only messages that are due by now."""
-        self.consumer.stop_at_now()
-
-    def backlog(self) -> dict[str, Any]:
-        """Return the last planned offset and the sizes of the queue."""
-        return self.consumer.backlog()
-
-    def close(self) -> None:
-        """Close the consumer: see `Consumer.close`."""
-        self.consumer.close()
+        self.state.check_paused()

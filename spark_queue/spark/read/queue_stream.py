@@ -15,7 +15,6 @@ from spark_queue.spark.read.consumer import Consumer
 from spark_queue.spark.read.fetch import FetchRange, ZippedRange, fetch_messages, fetch_zipped
 from spark_queue.spark.read.limits import row_limit
 from spark_queue.spark.read.multi_input import MultiInputPlanner
-from spark_queue.spark.read.planner import ReservingPlanner
 from spark_queue.spark.read.prefetch import RELEASE_TIMEOUT
 from spark_queue.spark.read.stream import PlannedStream
 from spark_queue.spark.schema import batch_converter, batch_joiner
@@ -32,23 +31,20 @@ class FetchPartition(InputPartition):
 
     fetch_range: FetchRange | ZippedRange
 
-    def __init__(self, fetch_range: FetchRange | ZippedRange) -> None:
-        self.fetch_range = fetch_range
-
 
 @hide_tracebacks
-class QueueStream(PlannedStream[ReservingPlanner]):
+class QueueStream(PlannedStream[Consumer | MultiInputPlanner]):
     """The stream reader of a queue, or of several inputs. Tasks may fetch messages repeatedly."""
 
     _ending = _signalled = False
 
-    def create_planner(self) -> ReservingPlanner:
+    def create_planner(self) -> Consumer | MultiInputPlanner:
         planner = Consumer(self.options) if self.options.inputs is None else MultiInputPlanner(self.options)
         if main_module() == _READER_PROCESS:
             signal.signal(signal.SIGTERM, self._on_signal)
         return planner
 
-    def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> Any:
+    def latestOffset(self, start: Any = None, limit: Any = None) -> Any:
         if start is None:  # Spark 4.0 and 4.1; another batch may never follow
             return super().latestOffset(start, limit)
         return self.planner.next(start, row_limit(limit, self.options), prefetch=self._prefetches())
@@ -57,7 +53,7 @@ class QueueStream(PlannedStream[ReservingPlanner]):
         """Return whether the next batch may be reserved while Spark works on one."""
         return self.options.reserve_ahead
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+    def partitions(self, start: Any, end: Any) -> Sequence[InputPartition]:
         return [FetchPartition(share) for share in self.planner.plan(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -72,7 +68,7 @@ class QueueStream(PlannedStream[ReservingPlanner]):
         for batch in fetch_messages(self.options, fetch_range):
             yield shape(batch, fetch_range.tag)
 
-    def commit(self, end: dict[str, Any]) -> None:
+    def commit(self, end: Any) -> None:
         self.planner.commit(end)
 
     def stop(self) -> None:

@@ -47,8 +47,8 @@ class PlannedStream(PickledWithLoader, DataSourceStreamReader, SupportsTriggerAv
     def initialOffset(self) -> Any:
         return self.planner.initial
 
-    def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> Any:
-        # Spark 4.0 and 4.1 pass no start. They ask only between batches, so the last one is finished.
+    def latestOffset(self, start: Any = None, limit: Any = None) -> Any:
+        # Spark 4.0 and 4.1 pass no start. They ask between batches, so the last one is finished.
         return self.planner.next(self.planner.planned if start is None else start, row_limit(limit, self.options))
 
     def getDefaultReadLimit(self) -> Any:

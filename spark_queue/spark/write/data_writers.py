@@ -34,7 +34,7 @@ from spark_queue.stores.services.eviction import check_eviction
 
 #: What to do about payloads that cannot become messages.
 _PAYLOAD_REMEDIES = {
-    NOT_JSON: ("for plain text set payloadFormat=text; to write columns as JSON, to_json(struct(*)) AS payload"),
+    NOT_JSON: "for plain text set payloadFormat=text; to write columns as JSON, to_json(struct(*)) AS payload",
     NOT_TEXT: "clean text with make_valid_utf8; for bytes write a column of type BINARY",
 }
 
@@ -162,10 +162,8 @@ class Push(WriteOperation):
             part = rows if len(unique_targets) == 1 else rows.filter(pc.equal(targets, target))
             name, _, queue_name = target.partition("\0")
             if urls and name not in urls:
-                id = part.column("id")[0].as_py()
-                raise MessageError(
-                    f"row with id {id!r}: option 'urls' has no database {name!r}{did_you_mean(name, urls)}"
-                )
+                id, hint = part.column("id")[0].as_py(), did_you_mean(name, urls)
+                raise MessageError(f"row with id {id!r}: option 'urls' has no database {name!r}{hint}")
             yield name, queue_name, part
 
 
@@ -181,48 +179,39 @@ def _add_remedy(error: MessageError) -> MessageError:
 
 
 @hide_tracebacks
-class BatchWriter(PickledWithLoader, DataSourceArrowWriter):
-    """The writer of `df.write`."""
+class _Writer(PickledWithLoader):
+    """Answers Spark's calls of a writer. A stream also passes the number of its batch."""
 
     def __init__(self, operation: WriteOperation) -> None:
         self.operation = operation
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriteResult:
+    def write(self, iterator: Iterator[Any]) -> WriteResult:
         return self.operation.run(iterator)
 
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int = 0) -> None:
         self.operation.commit(messages)
 
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int = 0) -> None:
         self.operation.abort(messages)
+
+
+class BatchWriter(_Writer, DataSourceArrowWriter):
+    """The writer of `df.write`."""
 
 
 @hide_tracebacks
-class RowWriter(PickledWithLoader, DataSourceStreamWriter):
+class RowWriter(_Writer, DataSourceStreamWriter):
     """The writer of `df.writeStream` on Spark 4.0, which passes rows."""
-
-    def __init__(self, operation: WriteOperation) -> None:
-        self.operation = operation
 
     def write(self, iterator: Iterator[Row]) -> WriteResult:
         return self.operation.run(batches_of(iterator, self.operation.schema))
-
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        self.operation.commit(messages)
-
-    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        self.operation.abort(messages)
 
 
 try:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter
 
-    @hide_tracebacks
-    class StreamWriter(DataSourceStreamArrowWriter, RowWriter):
+    class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         """The writer of `df.writeStream`, which passes Arrow batches."""
-
-        def write(self, iterator: Iterator[pa.RecordBatch]) -> WriteResult:
-            return self.operation.run(iterator)
 
 except ImportError:  # Spark 4.0
     StreamWriter = RowWriter  # type: ignore[misc, assignment]

@@ -68,8 +68,7 @@ class Publish(Push):
         if task is None:
             raise QueueError("exactly-once writes run in Spark's tasks only")
         sink, number = self._sink_and_batch(task)
-        part = f"{sink}/{number}/{task.partitionId()}"
-        ids = DerivedIds(part)
+        ids = DerivedIds(f"{sink}/{number}/{task.partitionId()}")
         stage = stage_of(sink, number, f"{task.partitionId():06}-{uuid.uuid4().hex[:12]}")
         done = WriteResult(sink=sink, batch=number, stage=stage, batch_job=is_batch_job(task))
         with stores_of(self.options) as stores:
@@ -110,17 +109,15 @@ class Publish(Push):
         sink, number, batch_job = tasks[0].sink, tasks[0].batch, tasks[0].batch_job
         with stores_of(self.options) as stores:
             ledgers = read_ledgers({ns: stores[ns] for ns in stores.primary_names}, sink) if self.options.urls else {}
-            first_batches = self._first_batches(ledgers, number)
+            members = self._first_batches(ledgers, number)
             for ns in stores.primary_names:
                 # If only one of several databases has the decision, `recover` completes the others.
                 where = stores.primary_names if self.options.urls else [ns]
                 winners = [one for one in tasks if not one.staged_rows.keys().isdisjoint(where)]
                 stages = {one.stage: one.staged_rows.get(ns, 0) for one in winners}
-                rows, writer = sum(stages.values()), self._writer(batch_job, first_batches.get(ns), number)
+                rows, writer = sum(stages.values()), self._writer(batch_job, members.get(ns), number)
                 hashes = b"".join(one.hashes[ns] for one in tasks) if self._compares_rows else None
-                publish_batch(
-                    stores[ns], sink, number, list(stages), rows, writer, members=first_batches, hashes=hashes
-                )
+                publish_batch(stores[ns], sink, number, list(stages), rows, writer, members=members, hashes=hashes)
             for ns in stores.primary_names:
                 if self._single_write:
                     delete_sink(stores[ns], sink)
@@ -132,18 +129,15 @@ class Publish(Push):
         sink = tasks[0].sink if tasks else self._sink
         with stores_of(self.options) as stores:
             for ns in stores.primary_names:
-                self._abort(stores[ns], sink, [one.stage for one in tasks if ns in one.staged_rows])
-
-    def _abort(self, store: Store, sink: str, stages: Sequence[str]) -> None:
-        ledger = ledger_of(store, sink)
-        if self._single_write and (ledger is None or ledger.batch == NO_BATCH):
-            delete_sink(store, sink)
-            return
-        for stage in stages:
-            # Only stages of this run: another run of the query may be staging the same batch. Stages
-            # in the ledger are still to be published.
-            if ledger is None or stage not in ledger.stages:
-                store.unstage(stage)
+                ledger = ledger_of(stores[ns], sink)
+                if self._single_write and (ledger is None or ledger.batch == NO_BATCH):
+                    delete_sink(stores[ns], sink)
+                    continue
+                # Only stages of this run: another run of the query may be staging the same batch.
+                # Stages in the ledger are still to be published.
+                for stage in [one.stage for one in tasks if ns in one.staged_rows]:
+                    if ledger is None or stage not in ledger.stages:
+                        stores[ns].unstage(stage)
 
     def _sink_and_batch(self, task: TaskContext) -> tuple[str, int]:
         """Return the sink and the number of the batch.

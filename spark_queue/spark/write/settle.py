@@ -49,9 +49,8 @@ class Settle(WriteOperation):
         names = {consumer.partition("/")[0] for _, consumer, owner in consumers(store, self._queue) if owner}
         return OptionError(
             f"option 'consumer': no query that reads queue {self._queue!r} as consumer {self._consumer!r} works on a "
-            f"batch{did_you_mean(self._consumer, names)}. Set the same option 'consumer' where the query reads "
-            "it, and "
-            "settle in its foreachBatch or with its writeStream. Outside of a query, settle with spark-queue "
+            f"batch{did_you_mean(self._consumer, names)}. Set the same option 'consumer' where the query reads it, "
+            "and settle in its foreachBatch or with its writeStream. Outside of a query, settle with spark-queue "
             "commit or rollback, or with Queue",
             option="consumer",
         )
@@ -62,14 +61,21 @@ class Settle(WriteOperation):
         history = history_of(store, queue, self._consumer) if options.history is None else options.history
         add_settled(store, queue, self._consumer, batch.num_rows)
         moving = batch.filter(pc.equal(batch.column("outcome"), "move"))
-        dead = 0
+        dead = options.dead_letter_queue_of(queue)
+        retry: dict[str, Any] = {"max_tries": options.max_tries, "dead": dead, "history": history}
+        buried = 0
         for tag in self._tags:
             if moving.num_rows:
-                dead += self._move(store, tag, moving, history)
+                buried += self._move(store, tag, moving, history)
             for (outcome, delay, reason), ids in groups.items():
-                self._settle(store, tag, ids, outcome, delay, reason, history)
-        done.rows += batch.num_rows - dead
-        done.dead_letters += dead
+                if outcome == "commit":
+                    store.commit(queue, tag, ids, history=history)
+                elif outcome == "dead":
+                    store.move(queue, dead, tag=tag, ids=ids, dead_letter=DeadLetterInfo(reason, 1, history))
+                else:
+                    roll_back_or_dead_letter(store, queue, tag, ids, delay=delay, reason=reason, **retry)
+        done.rows += batch.num_rows - buried
+        done.dead_letters += buried
 
     def _group_ids(self, batch: pa.RecordBatch) -> dict[tuple[str, int, str | None], list[str]]:
         """Return the ids by outcome, delay (ms) and reason, without the outcome `move`.
@@ -83,29 +89,14 @@ class Settle(WriteOperation):
         columns = (batch.column("id"), batch.column("outcome"), delay, reason)
         for id, outcome, delay_ms, why in zip(*(one.to_pylist() for one in columns), strict=True):
             if outcome not in SETTLE_OUTCOMES:
-                raise MessageError(
-                    f"queue {queue!r}, row with id {id!r}: outcome {outcome!r} must be one of "
-                    f"{', '.join(SETTLE_OUTCOMES)}",
-                    queue=queue,
-                )
+                rule = f"outcome {outcome!r} must be one of {', '.join(SETTLE_OUTCOMES)}"
+                raise MessageError(f"queue {queue!r}, row with id {id!r}: {rule}", queue=queue)
             if outcome == "move":
                 continue
             if delay_ms < 0:
                 raise MessageError(f"queue {queue!r}, row with id {id!r}: its delay is negative", queue=queue)
             groups.setdefault((outcome, delay_ms, why), []).append(id)
         return groups
-
-    def _settle(
-        self, store: Store, tag: str, ids: list[str], outcome: str, delay: int, reason: str | None, history: int
-    ) -> None:
-        queue, dead = self._queue, self.options.dead_letter_queue_of(self._queue)
-        if outcome == "commit":
-            store.commit(queue, tag, ids, history=history)
-        elif outcome == "dead":
-            store.move(queue, dead, tag=tag, ids=ids, dead_letter=DeadLetterInfo(reason, 1, history))
-        else:
-            kwargs: dict[str, Any] = {"max_tries": self.options.max_tries, "dead": dead, "reason": reason}
-            roll_back_or_dead_letter(store, queue, tag, ids, delay=delay, history=history, **kwargs)
 
     def _move(self, store: Store, tag: str, batch: pa.RecordBatch, history: int) -> int:
         """Move messages to the queues in column `to`; change the fields whose columns are not NULL.

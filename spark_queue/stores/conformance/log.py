@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from typing import Any, cast
+from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_queue.errors import CheckpointError, OptionError
-from spark_queue.messages.message import messages, pushes
+from spark_queue.messages.message import pushes
 from spark_queue.stores import base, open_store
 from spark_queue.stores.base import Store
+from spark_queue.stores.conformance.helpers import payloads_of
 from spark_queue.stores.conformance.waiting import (
     DEADLINE,
     MINUTE_MS,
     REAL_MS,
     kill_self_within,
-    process_context,
+    run_together,
+    run_until_killed,
     tick,
     wait_until,
 )
+from spark_queue.stores.services import owner
 from spark_queue.stores.services.log import log as log_module
 from spark_queue.stores.services.log import log_notes, sealing, trimming
 from spark_queue.stores.services.log.log import Log
@@ -50,7 +53,7 @@ def read_log(
         assert one.ranges_between(place, ranges[-1].end) == ranges, "a batch that comes again is the same"
         for number, log_range in enumerate(ranges):
             assert not number or log_range.start.position == place.position
-            rows = [int(cast("Any", got.payload)["n"]) for batch in one.fetch(log_range) for got in messages(batch)]
+            rows = [int(payload["n"]) for payload in payloads_of(one.fetch(log_range))]
             assert len(rows) == log_range.rows
             found += rows
             place = log_range.end
@@ -73,10 +76,12 @@ class LogContract:
 
     open_client: Callable[[str], Store]
 
-    @pytest.fixture
-    def kept(self, store: Store) -> None:
-        """Skip the test if the layout has no logs."""
-        if "holds" in store.unsupported:
+    @pytest.fixture(autouse=True)
+    def _logs(self, request: pytest.FixtureRequest) -> None:
+        """Skip the tests of logs if the layout has none."""
+        name = request.function.__name__
+        needed = name in vars(LogContract) and name != "test_a_layout_in_which_nothing_is_kept_has_no_log"
+        if needed and "holds" in request.getfixturevalue("store").unsupported:
             pytest.skip("this layout has no logs")
 
     @pytest.fixture
@@ -93,7 +98,6 @@ class LogContract:
         with pytest.raises(OptionError, match="cannot be read with mode=log"):
             Log(store, queue)
 
-    @pytest.mark.usefixtures("kept")
     def test_each_reader_of_a_log_gets_every_message(self, store: Store, peer: Store, queue: str) -> None:
         one, other = Log(store, queue), Log(peer, queue)
         start = one.first()
@@ -111,7 +115,6 @@ class LogContract:
         assert store.sizes(queue).reserved == 41
         assert store.reserve(queue, "c/1", 100) == [], "messages of a log cannot be reserved"
 
-    @pytest.mark.usefixtures("kept")
     def test_what_is_sealed_is_in_order(self, store: Store, queue: str) -> None:
         if "order" in store.unsupported:
             pytest.skip("this layout has another order")
@@ -124,7 +127,6 @@ class LogContract:
         assert read_log(one, place)[0] == [0], "a late message comes after the sealed ones"
         assert read_log(one, one.first(), 2)[0] == [1, 2, 0]
 
-    @pytest.mark.usefixtures("kept")
     def test_what_is_scheduled_comes_when_it_is_due(self, store: Store, queue: str) -> None:
         one = Log(store, queue)
         store.push(queue, numbered_messages(3, delay=60 * MINUTE_MS))
@@ -140,7 +142,6 @@ class LogContract:
         assert store.now() >= before + REAL_MS
         assert not one.wait(one.end(), 50)
 
-    @pytest.mark.usefixtures("kept")
     def test_a_reader_begins_at_the_end_if_it_likes(self, store: Store, queue: str) -> None:
         one = Log(store, queue)
         store.push(queue, numbered_messages(*range(9)))
@@ -149,7 +150,7 @@ class LogContract:
         store.push(queue, numbered_messages(9))
         assert read_log(one, place)[0] == [9]
 
-    @pytest.mark.usefixtures("kept", "small")
+    @pytest.mark.usefixtures("small")
     def test_a_trickle_makes_few_segments(self, store: Store, peer: Store, queue: str) -> None:
         one, other = Log(store, queue), Log(peer, queue)
         place = start = one.first()
@@ -161,7 +162,7 @@ class LogContract:
         assert read_log(other, start, 4)[0] == list(range(30))
         assert len({one.tag for one in store.reservations(queue, "log")}) <= 12
 
-    @pytest.mark.usefixtures("kept", "small")
+    @pytest.mark.usefixtures("small")
     def test_a_long_log_is_read_from_its_pages(self, store: Store, peer: Store, queue: str) -> None:
         one, other = Log(store, queue), Log(peer, queue)
         store.push(queue, numbered_messages(*range(60)))
@@ -171,7 +172,7 @@ class LogContract:
         for most in (3, 1_000):
             assert read_log(other, other.first(), most) == (seen, place)
 
-    @pytest.mark.usefixtures("kept", "small")
+    @pytest.mark.usefixtures("small")
     def test_what_is_too_old_is_removed(
         self, store: Store, peer: Store, queue: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -201,7 +202,6 @@ class LogContract:
         assert read_log(one, place)[0] == [45], "a reader whose position is retained continues"
         assert len(store.notes(f"queue/{queue}/log")) == 1, "the pages are removed too"
 
-    @pytest.mark.usefixtures("kept")
     def test_a_reader_removes_what_is_older_than_its_retention(
         self, store: Store, queue: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -215,7 +215,6 @@ class LogContract:
         assert one.next_ranges(place, 10) == []
         assert store.sizes(queue).total == 0
 
-    @pytest.mark.usefixtures("kept")
     def test_a_log_that_was_dropped_is_missed(self, store: Store, peer: Store, queue: str) -> None:
         one = Log(store, queue)
         store.push(queue, numbered_messages(*range(5)))
@@ -226,7 +225,6 @@ class LogContract:
             one.next_ranges(place, 10)
         assert sorted(read_log(Log(store, queue, allow_data_loss=True), place)[0]) == list(range(9))
 
-    @pytest.mark.usefixtures("kept")
     def test_manually_released_messages_are_missed(self, store: Store, queue: str) -> None:
         one = Log(store, queue)
         store.push(queue, numbered_messages(*range(5)))
@@ -236,7 +234,6 @@ class LogContract:
             list(one.fetch(piece))
         assert list(Log(store, queue, allow_data_loss=True).fetch(piece)) == []
 
-    @pytest.mark.usefixtures("kept")
     def test_nothing_is_sealed_while_the_queue_is_paused(self, store: Store, queue: str) -> None:
         one = Log(store, queue)
         store.push(queue, numbered_messages(0, 1))
@@ -250,7 +247,6 @@ class LogContract:
         store.resume(queue)
         assert read_log(one, place)[0] == [2]
 
-    @pytest.mark.usefixtures("kept")
     def test_every_reader_is_woken(self, store: Store, url: str, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(log_module, "POLL_INTERVAL_MS", 2 * DEADLINE * 1000)  # no reader polls
         woken: dict[int, float] = {}
@@ -273,22 +269,18 @@ class LogContract:
                 assert sum(piece.rows for piece in pieces) == 1
                 woken[reader] = time.monotonic()
 
-        threads = [threading.Thread(target=follow, args=(reader,)) for reader in range(3)]
-        for thread in threads:
-            thread.start()
-        wait_until(lambda: len(asleep) == 3)
-        pushed = time.monotonic()
-        store.push(queue, numbered_messages(1))
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor() as pool:
+            pool.map(follow, range(3))
+            wait_until(lambda: len(asleep) == 3)
+            pushed = time.monotonic()
+            store.push(queue, numbered_messages(1))
         assert len(woken) == 3
         assert max(woken.values()) - pushed < DEADLINE
 
-    @pytest.mark.usefixtures("kept", "small")
+    @pytest.mark.usefixtures("small")
     def test_all_readers_agree_while_several_seal(self, store: Store, url: str, queue: str) -> None:
         readers, pushers, each = 3, 2, 60
         seen: dict[int, list[int]] = {}
-        failed: list[BaseException] = []
 
         def follow(reader: int) -> None:
             with self.open_client(url) as mine:
@@ -307,62 +299,37 @@ class LogContract:
                     past = datetime.fromtimestamp(mine.now() / 1000, UTC) - timedelta(seconds=number % 4)
                     mine.push(queue, numbered_messages(*(pusher * each + number + i for i in range(3)), mature=past))
 
-        def run(work: Callable[[int], None], index: int) -> None:
-            try:
-                work(index)
-            except BaseException as error:  # noqa: BLE001  # raised below, in the thread of the test
-                failed.append(error)
-
-        threads = [threading.Thread(target=run, args=(follow, reader)) for reader in range(readers)]
-        threads += [threading.Thread(target=run, args=(bring, pusher)) for pusher in range(pushers)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if failed:
-            raise failed[0]
+        following = [partial(follow, reader) for reader in range(readers)]
+        run_together(*following, *(partial(bring, pusher) for pusher in range(pushers)))
         assert sorted(seen[0]) == list(range(pushers * each))
         assert seen[1] == seen[0] == seen[2]
 
-    @pytest.mark.usefixtures("kept", "small")
+    @pytest.mark.usefixtures("small")
     def test_a_sealer_that_stood_still_changes_nothing_when_it_goes_on(
         self, store: Store, peer: Store, queue: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         slow, other = Log(store, queue), Log(peer, queue)
         start = slow.first()
-        monkeypatch.setattr(
-            "spark_queue.stores.services.owner.OWNER_TIMEOUT_MS", 0
-        )  # a seal in progress is taken over at once
+        monkeypatch.setattr(owner, "OWNER_TIMEOUT_MS", 0)  # a seal in progress is taken over at once
         store.push(queue, numbered_messages(0))
         seen, place = read_log(other, start)
-        acts: dict[str, Callable[..., Any]] = {"reserve": store.reserve, "transfer": store.transfer}
         sent = 1
-        for name, after, rows in (
-            ("reserve", False, 1),
-            ("reserve", True, 1),
-            ("transfer", False, 1),
-            ("transfer", True, 1),
-            ("reserve", True, 4),
-        ):
+
+        def take_over(name: str, after: bool, rows: int) -> None:
+            """Let the other reader seal before or after this call of the slow one."""
+            nonlocal sent, place
             tick(store)
             store.push(queue, numbered_messages(*range(sent, sent + rows)))
             sent += rows
             found: list[int] = []
+            act: Callable[..., Any] = getattr(store, name)
 
-            def stopped(
-                *arguments: Any,
-                act: Callable[..., Any] = acts[name],
-                done_before: bool = after,
-                found: list[int] = found,
-                place: LogPosition = place,
-                extra: int = sent,
-                **named: Any,
-            ) -> Any:
-                done = act(*arguments, **named) if done_before else None
-                found += read_log(other, place)[0]
-                if done_before:
+            def stopped(*arguments: Any, **named: Any) -> Any:
+                done = act(*arguments, **named) if after else None
+                found.extend(read_log(other, place)[0])
+                if after:
                     return done
-                store.push(queue, numbered_messages(extra))
+                store.push(queue, numbered_messages(sent))
                 return act(*arguments, **named)
 
             with monkeypatch.context() as patch:
@@ -371,12 +338,18 @@ class LogContract:
             sent += not after
             more, place = read_log(other, place)
             assert more[: len(found)] == found
-            seen += more
+            seen.extend(more)
             assert sorted(seen) == list(range(sent))
+
+        take_over("reserve", after=False, rows=1)
+        take_over("reserve", after=True, rows=1)
+        take_over("transfer", after=False, rows=1)
+        take_over("transfer", after=True, rows=1)
+        take_over("reserve", after=True, rows=4)
         assert read_log(slow, start)[0] == seen
         assert store.sizes(queue).ready == 0
 
-    @pytest.mark.usefixtures("kept", "small")
+    @pytest.mark.usefixtures("small")
     def test_a_trim_during_a_seal_keeps_the_sealed_messages(
         self, store: Store, peer: Store, queue: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -402,17 +375,12 @@ class LogContract:
         assert seen == [0, 1, 2]
         assert other.trim(0) == 3
 
-    @pytest.mark.usefixtures("kept")
     def test_a_killed_sealer_loses_no_messages(self, store: Store, url: str, queue: str) -> None:
         one, start = Log(store, queue), Log(store, queue).first()
-        seen, place, sent = list[int](), start, 0
-        for _ in range(4):
-            store.push(queue, numbered_messages(*range(sent, sent + 50)))
-            sent += 50
-            victim = process_context().Process(target=_seal_until_killed, args=(url, queue), daemon=True)
-            victim.start()
-            victim.join(DEADLINE)
-            assert victim.exitcode == -signal.SIGKILL
+        seen, place = list[int](), start
+        for sent in (50, 100, 150, 200):
+            store.push(queue, numbered_messages(*range(sent - 50, sent)))
+            run_until_killed(_seal_until_killed, url, queue)
             end = time.monotonic() + DEADLINE
             while len(seen) < sent:
                 assert time.monotonic() < end, f"{sent - len(seen)} messages did not come"
@@ -422,7 +390,7 @@ class LogContract:
         assert read_log(one, start)[0] == seen
         assert store.sizes(queue).total == sent
 
-    @pytest.mark.usefixtures("kept", "small")
+    @pytest.mark.usefixtures("small")
     @settings(max_examples=12, suppress_health_check=list(HealthCheck))
     @given(
         steps=st.lists(

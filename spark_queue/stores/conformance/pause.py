@@ -13,7 +13,8 @@ from spark_queue.errors import OptionError
 from spark_queue.messages.message import pushes
 from spark_queue.stores import open_store
 from spark_queue.stores.base import Store
-from spark_queue.stores.conformance.waiting import DEADLINE, wait_until
+from spark_queue.stores.conformance.helpers import push_and_reserve
+from spark_queue.stores.conformance.waiting import DEADLINE, run_together, wait_until
 from spark_queue.stores.support import pause as pauses
 from spark_queue.stores.support.counters import Statistics
 from spark_queue.stores.types import DeadLetterInfo
@@ -22,7 +23,7 @@ from spark_queue.stores.types import DeadLetterInfo
 class PauseContract:
     """Tests for `StoreContract`, which has the fixtures `store`, `peer`, `queue` and `url`."""
 
-    # --- statistics ---------------------------------------------------------------------------------------------
+    # --- statistics -------------------------------------------------------------------------------
 
     def test_each_act_is_counted_by_messages(self, store: Store, queue: str) -> None:
         assert store.statistics(queue) == Statistics()
@@ -48,8 +49,7 @@ class PauseContract:
         assert store.statistics(queue) == Statistics(put=1, reserve=1, commit=1)
 
     def test_what_is_reserved_in_partitions_is_counted(self, store: Store, queue: str) -> None:
-        store.push(queue, pushes([{"n": "x"}] * 1_200))
-        assert sum(store.reserve(queue, "c/1", 1_200, partitions=3)) == 1_200
+        assert sum(push_and_reserve(store, queue, pushes([{"n": "x"}] * 1_200), partitions=3)) == 1_200
         assert store.statistics(queue).reserve == 1_200
 
     def test_what_is_published_is_counted_where_it_arrives(self, store: Store, queue: str) -> None:
@@ -63,8 +63,7 @@ class PauseContract:
 
     def test_what_moves_is_counted_in_both_queues(self, store: Store, queue: str) -> None:
         dead = f"{queue}.dead"
-        store.push(queue, pushes([{"n": "x"}] * 3))
-        store.reserve(queue, "c/1", 3)
+        push_and_reserve(store, queue, pushes([{"n": "x"}] * 3))
         assert store.move(queue, dead, tag="c/1", dead_letter=DeadLetterInfo("no use")) == 3
         assert store.move(dead, queue) == 3
         assert store.statistics(queue) == Statistics(put=6, reserve=3, deadletter=3)
@@ -86,11 +85,7 @@ class PauseContract:
                 if turn % 50 == 0:
                     store.statistics(queue)
 
-        threads = [threading.Thread(target=count) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        run_together(*[count] * 4)
         store.close()
         assert peer.statistics(queue) == Statistics(put=2_000, get=4_000)
 
@@ -98,8 +93,7 @@ class PauseContract:
         self, store: Store, peer: Store, queue: str
     ) -> None:
         other = f"{queue}.other"
-        store.push(queue, pushes([{"n": "x"}]))
-        store.reserve(queue, "c/1", 1)
+        push_and_reserve(store, queue, pushes([{"n": "x"}]))
         store.commit(queue, "c/1")
         store.pause(other)
         assert store.reserve(f"{queue}.dead", "c/1", 1) == []
@@ -116,7 +110,7 @@ class PauseContract:
         assert not peer.is_paused(other)
         assert queue not in store.all_statistics(), "counts from before the drop are not written"
 
-    # --- pause --------------------------------------------------------------------------------------------------
+    # --- pause ------------------------------------------------------------------------------------
 
     def test_from_a_paused_queue_nothing_is_taken(self, store: Store, peer: Store, queue: str) -> None:
         store.push(queue, pushes([{"n": "x"}] * 2))
@@ -134,8 +128,7 @@ class PauseContract:
         assert sum(store.reserve(queue, "c/1", 10)) == 2
 
     def test_what_is_held_when_a_queue_is_paused_goes_on(self, store: Store, peer: Store, queue: str) -> None:
-        store.push(queue, pushes([{"n": str(n)} for n in range(3)]))
-        rows = store.reserve(queue, "c/1", 100)
+        rows = push_and_reserve(store, queue, pushes([{"n": str(n)} for n in range(3)]))
         store.pause(queue)
         for client in (store, peer):
             assert client.reserve(queue, "c/1", 10) == rows, "a replay"
@@ -149,8 +142,7 @@ class PauseContract:
         store.resume(queue)
 
     def test_a_batch_in_partitions_is_replayed_while_its_queue_is_paused(self, store: Store, queue: str) -> None:
-        store.push(queue, pushes([{"n": "x"}] * 1_500))
-        rows = store.reserve(queue, "c/1", 1_500, partitions=3)
+        rows = push_and_reserve(store, queue, pushes([{"n": "x"}] * 1_500), partitions=3)
         store.pause(queue)
         assert store.reserve(queue, "c/1", 1_500, partitions=3) == rows
         assert store.commit(queue, "c/1") == 1_500

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from spark_queue.errors import MessageError
-from spark_queue.messages.message import Message, messages, pushes
+from spark_queue.messages.message import pushes
 from spark_queue.stores.base import Store
+from spark_queue.stores.conformance.helpers import messages_of, payloads_of, push_and_reserve, reserve_again
 
 #: Objects that are almost Extended JSON. Some version read each of them as something else.
 LOOKALIKES: list[Any] = [
@@ -144,7 +145,7 @@ class PayloadContract:
         store.stage(queue, f"{queue}/0/a", pushes(LOOKALIKES))
         store.publish([f"{queue}/0/a"])
         store.move(queue, f"{queue}.other")
-        found = [one.payload for batch in store.peek(f"{queue}.other", limit=None) for one in messages(batch)]
+        found = payloads_of(store.peek(f"{queue}.other"))
         _compare(sorted(LOOKALIKES, key=repr), sorted(found, key=repr))
 
     def test_what_looks_like_extended_json_is_forwarded_as_it_was(self, store: Store, queue: str) -> None:
@@ -152,10 +153,9 @@ class PayloadContract:
             pytest.skip("this layout does not support forward")
         batch = pushes(LOOKALIKES)
         ids = batch.column("id").to_pylist()
-        store.push(queue, pushes([{"n": 1}] * len(ids), ids=ids))
-        store.reserve(queue, "a/1", len(ids))
-        assert store.forward(queue, f"{queue}.other", "a/1", batch) == len(ids)
-        found = {one.id: one.payload for batch in store.peek(f"{queue}.other", limit=None) for one in messages(batch)}
+        push_and_reserve(store, queue, pushes([{"n": 1}] * len(ids), ids=ids))
+        assert store.forward(queue, f"{queue}.other", "c/1", batch) == len(ids)
+        found = {one.id: one.payload for one in messages_of(store.peek(f"{queue}.other"))}
         _compare(LOOKALIKES, [found[id] for id in ids])
 
     @pytest.mark.parametrize("number", [2**63, 2**64, -(2**63) - 1, 10**30])
@@ -171,13 +171,8 @@ class PayloadContract:
 
 def _push_and_compare(store: Store, queue: str, payloads: list[Any]) -> None:
     """Push payloads, reserve them twice, and compare those that come back."""
-    store.push(queue, pushes(payloads))
-    store.reserve(queue, "a/1", len(payloads))
-    store.rollback(queue, "a/1")
-    store.reserve(queue, "a/2", len(payloads))
-    found: list[Message] = [one for batch in store.fetch(queue, "a/2/0") for one in messages(batch)]
-    _compare(payloads, [one.payload for one in found])
-    assert store.commit(queue, "a/2") == len(payloads)
+    _compare(payloads, [one.payload for one in reserve_again(store, queue, pushes(payloads))])
+    assert store.commit(queue, "c/2") == len(payloads)
 
 
 def _compare(expected: list[Any], found: list[Any]) -> None:

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import threading
 import time
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from spark_queue.errors import MessageError, OptionError
 from spark_queue.messages.ids import new_ids
-from spark_queue.messages.message import Message, messages, pushes
+from spark_queue.messages.message import pushes
 from spark_queue.stores import open_store
 from spark_queue.stores.base import Store
-from spark_queue.stores.conformance.waiting import DEADLINE
-from spark_queue.stores.types import Note, Sizes, Staged, queue_note_key
-
-
-def _payloads(store: Store, queue: str) -> list[Any]:
-    found: list[Message] = [one for batch in store.peek(queue) for one in messages(batch)]
-    return sorted((one.payload for one in found), key=repr)
+from spark_queue.stores.conformance.helpers import ids_of, messages_of, payloads_of, push_and_reserve
+from spark_queue.stores.conformance.waiting import DEADLINE, run_together
+from spark_queue.stores.types import Note, RawNote, Sizes, Staged, queue_note_key
 
 
 class StagingContract:
@@ -37,7 +31,7 @@ class StagingContract:
         for key, note in store.notes(name).items():
             store.set_note(key, None, note.version)
 
-    # --- stages -------------------------------------------------------------------------------------------------
+    # --- stages -----------------------------------------------------------------------------------
 
     def test_staged_messages_are_invisible(self, store: Store, queue: str, sink: str) -> None:
         assert store.stage(queue, f"{sink}/0/a", pushes(["x", "y"])) == 2
@@ -50,21 +44,14 @@ class StagingContract:
         assert store.staged(sink) == [Staged(f"{sink}/0/a", queue, 2)]
 
     def test_published_messages_come_as_they_were_staged(self, store: Store, queue: str, sink: str) -> None:
-        payloads: list[Any] = [
-            {"n": 1, "deep": [None, {"a": 1.5}]},
-            "text \u0000 ünï",
-            b"\0\xff",
-            [1, 2],
-            2**63 - 1,
-            "",
-            b"",
-        ]
+        odd = "text \u0000 ünï"
+        payloads: list[Any] = [{"n": 1, "deep": [None, {"a": 1.5}]}, odd, b"\0\xff", [1, 2], 2**63 - 1, "", b""]
         batch = pushes(payloads, headers={"h": 'v"1'}, tries=3)
         store.stage(queue, f"{sink}/0/a", batch)
         assert store.publish([f"{sink}/0/a"]) == len(payloads)
         assert store.staged(sink) == []
         store.reserve(queue, "c/1", 100)
-        got = [one for page in store.fetch(queue, "c/1/0") for one in messages(page)]
+        got = messages_of(store.fetch(queue, "c/1/0"))
         assert [one.payload for one in got] == payloads
         assert [one.id for one in got] == batch.column("id").to_pylist()
         assert {(one.tries, one.headers["h"]) for one in got} == {(3, 'v"1')}
@@ -76,7 +63,7 @@ class StagingContract:
         store.stage(queue, f"{sink}/0/a", pushes(["later"], delay=60_000))
         store.publish([f"{sink}/0/a"])
         assert store.sizes(queue) == Sizes(0, 2, 0)
-        due = {one.payload: one.mature for batch in store.peek(queue) for one in messages(batch)}
+        due = {one.payload: one.mature for one in messages_of(store.peek(queue))}
         assert due["then"] == moment
         assert 0 < due["later"].timestamp() * 1000 - store.now() <= 60_000
 
@@ -86,8 +73,7 @@ class StagingContract:
             store.stage(queue, f"{sink}/0/a", pushes([f"{part} {i}" for i in range(5)], mature=moment))
         store.publish([f"{sink}/0/a"])
         store.reserve(queue, "c/1", 100)
-        got = [one.payload for page in store.fetch(queue, "c/1/0") for one in messages(page)]
-        assert got == [f"{part} {i}" for part in range(3) for i in range(5)]
+        assert payloads_of(store.fetch(queue, "c/1/0")) == [f"{part} {i}" for part in range(3) for i in range(5)]
 
     def test_a_stage_holds_messages_for_several_queues(self, store: Store, queue: str, sink: str) -> None:
         other = f"{queue}.other"
@@ -111,7 +97,7 @@ class StagingContract:
         for stage in ("0/a", "0/b", "0/ab", "1/a"):
             store.stage(queue, f"{sink}/{stage}", pushes([stage]))
         assert store.publish([f"{sink}/0/a", f"{sink}/1/a", f"{sink}/9/none"]) == 2
-        assert _payloads(store, queue) == ["0/a", "1/a"]
+        assert sorted(payloads_of(store.peek(queue))) == ["0/a", "1/a"]
         assert [one.stage for one in store.staged(sink)] == [f"{sink}/0/ab", f"{sink}/0/b"]
         assert store.publish([]) == 0
 
@@ -121,14 +107,13 @@ class StagingContract:
         store.stage(queue, f"{sink}/0/winner", pushes(["w"] * 3, ids=ids))
         assert store.publish([f"{sink}/0/winner"]) == 3
         assert store.unstage(f"{sink}/0") == 3
-        assert _payloads(store, queue) == ["w"] * 3
+        assert payloads_of(store.peek(queue)) == ["w"] * 3
 
     def test_an_id_that_the_queue_holds_is_left_as_it_is(self, store: Store, queue: str, sink: str) -> None:
-        store.push(queue, pushes(["old"], ids=["mine"]))
-        store.reserve(queue, "c/1", 10)
+        push_and_reserve(store, queue, pushes(["old"], ids=["mine"]))
         store.stage(queue, f"{sink}/0/a", pushes(["new", "other", "twice"], ids=["mine", "free", "free"]))
         assert store.publish([f"{sink}/0/a"]) == 1
-        assert _payloads(store, queue) == ["old", "other"]
+        assert sorted(payloads_of(store.peek(queue))) == ["old", "other"]
         assert store.commit(queue, "c/1") == 1
         assert store.staged(sink) == []
 
@@ -171,8 +156,7 @@ class StagingContract:
         assert store.staged(sink) == [Staged(f"{sink}/0/a", queue, 23_496)]
         assert store.publish([f"{sink}/0/a"]) == 23_496
         assert store.sizes(queue).ready == 23_496
-        found = pa.Table.from_batches(list(store.peek(queue)))
-        assert set(large.column("id").to_pylist()) < set(found.column("id").to_pylist())
+        assert set(large.column("id").to_pylist()) < set(ids_of(store.peek(queue)))
 
     def test_two_publishers_of_one_stage_publish_each_message_once(
         self, store: Store, url: str, queue: str, sink: str
@@ -194,11 +178,7 @@ class StagingContract:
                     if mine.reserve(queue, f"c/{sequence}", 400):
                         taken.append(mine.commit(queue, f"c/{sequence}"))
 
-        threads = [threading.Thread(target=work) for work in (publish, publish, consume)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        run_together(publish, publish, consume)
         assert sum(published) == sum(taken) == 3_000
         assert store.sizes(queue).total == 0
         assert store.staged(sink) == []
@@ -209,7 +189,7 @@ class StagingContract:
         assert store.publish([f"{sink}/0/a"]) == 1
         assert store.sizes(queue).ready == 1
 
-    # --- notes --------------------------------------------------------------------------------------------------
+    # --- notes ------------------------------------------------------------------------------------
 
     def test_a_note_is_written_with_its_version(self, store: Store, peer: Store, sink: str) -> None:
         key = f"{sink}/a key with ünï:codé"
@@ -260,21 +240,34 @@ class StagingContract:
         assert (len(store.notes(queue_note_key(queue))), len(store.notes(queue_note_key(other)))) == (0, 1)
         store.drop(other)
 
+    def test_a_note_that_changes_while_its_queue_is_dropped_is_removed(
+        self, store: Store, peer: Store, queue: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        key, list_notes = queue_note_key(queue, "kind", "x"), store._notes
+        store.set_note(key, {"n": 1}, 0)
+
+        def list_and_change(prefix: str) -> dict[str, RawNote]:
+            found = list_notes(prefix)
+            assert peer.set_note(key, {"n": 2}, 1)
+            return found
+
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "_notes", list_and_change)
+            store.drop(queue)
+        assert store.note(key) is None
+
     def test_of_writers_that_race_each_counts(self, store: Store, url: str, sink: str) -> None:
+        key = f"{sink}/n"
+
         def count() -> None:
             with open_store(url, retry_timeout=20_000) as mine:
                 for _ in range(25):
                     while True:
-                        note = mine.note(f"{sink}/n") or Note({"n": 0}, 0)
-                        if mine.set_note(
-                            f"{sink}/n", {"n": note.value["n"] + 1, "by": uuid.uuid4().hex}, note.version
-                        ):
+                        note = mine.note(key) or Note({"n": 0}, 0)
+                        value = {"n": note.value["n"] + 1, "by": uuid.uuid4().hex}
+                        if mine.set_note(key, value, note.version):
                             break
 
-        threads = [threading.Thread(target=count) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        found = store.note(f"{sink}/n")
+        run_together(*[count] * 4)
+        found = store.note(key)
         assert found is not None and (found.value["n"], found.version) == (100, 100)

@@ -1,4 +1,7 @@
-"""Helpers of the conformance suite: they wait for conditions, never for a number of seconds."""
+"""Helpers of the conformance suite: they wait for conditions, never for a number of seconds.
+
+They also run functions in threads, and processes that are killed.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.context import ForkServerContext
 from typing import TypeVar
 
@@ -64,6 +68,21 @@ def process_context() -> ForkServerContext:
     modules = {one.path.partition(":")[0] for one in STORES.values()}
     context.set_forkserver_preload(["__main__", "spark_queue.stores.conformance.conformance", *modules])
     return context
+
+
+def run_together(*works: Callable[[], object]) -> None:
+    """Call functions at the same time, each in its own thread. Raise the first error."""
+    with ThreadPoolExecutor(len(works)) as pool:
+        for running in [pool.submit(work) for work in works]:
+            running.result()
+
+
+def run_until_killed(work: Callable[..., None], *arguments: object) -> None:
+    """Call a function in a new process, which must kill itself by `kill_self_within`."""
+    victim = process_context().Process(target=work, args=arguments, daemon=True)
+    victim.start()
+    victim.join(DEADLINE)
+    assert victim.exitcode == -signal.SIGKILL
 
 
 def kill_self_within(ms: int) -> None:

@@ -32,8 +32,7 @@ from spark_queue.messages.arrow_bytes import to_bytes
 from spark_queue.messages.buckets import BUCKET_SCHEMA, CONVERTED_SUFFIX, Buckets, Layout, is_bucket, unpack_bucket
 from spark_queue.messages.columns import due_ms, header_dicts, headers_array
 from spark_queue.messages.ids import OBJECT_ID
-from spark_queue.messages.schema import BUCKET_PREFIX
-from spark_queue.stores.base import PAGE_BYTES
+from spark_queue.messages.schema import BUCKET_PREFIX, PayloadKind
 from spark_queue.stores.mongodb.bson_json import all_from_bson, check_document, header_text, need_checks, to_bson
 from spark_queue.stores.mongodb.documents import (
     BUCKETS_INDEX,
@@ -43,11 +42,12 @@ from spark_queue.stores.mongodb.documents import (
     Filter,
     count_of,
     moved_document,
+    pages,
     to_date,
 )
 from spark_queue.stores.mongodb.keys import id_of, key_of
 from spark_queue.stores.mongodb.store import MongoStore
-from spark_queue.stores.support.damaged import READ_ERRORS, Records, describe_value, require
+from spark_queue.stores.support.damaged import READ_ERRORS, Records, Unreadable, describe_value, require
 from spark_queue.stores.types import Condition, DeadLetterInfo, View
 
 #: An index of all documents that covers the count of their messages.
@@ -117,27 +117,7 @@ class BucketStore(MongoStore):
 
     @staticmethod
     def _pages(documents: Iterable[Document], limit: int) -> Iterator[DocumentPage]:
-        """Yield pages of up to `limit` documents, each ending early at PAGE_BYTES.
-
-        The size of a bucket is known only after it is read, so a page may be larger by one bucket.
-        """
-        page = DocumentPage.empty()
-        size = 0
-        for document in documents:
-            try:
-                packed = to_bytes(_messages_of(document))
-            except READ_ERRORS as error:
-                page.damaged[len(page.documents)] = f"the bucket is damaged: {error}"
-                packed = b""
-            page.documents.append(document | {"_sid": BucketStore._id_of(document)})
-            page.payloads.append(packed)
-            page.kinds.append("binary")
-            size += len(packed)
-            if len(page.documents) >= limit or size >= PAGE_BYTES:
-                yield page
-                page, size = DocumentPage.empty(), 0
-        if page.documents:
-            yield page
+        return pages((one | {"_sid": BucketStore._id_of(one)} for one in documents), limit, _read_bucket)
 
     @staticmethod
     def _moved_document(
@@ -185,6 +165,14 @@ def _normalize_entry(value: Any) -> Document:
         if (not headers or isinstance(headers, dict)) and (id is None or isinstance(id, str)):
             return value
     return {"__p": value, "__h": {}}
+
+
+def _read_bucket(document: Document) -> tuple[bytes, PayloadKind]:
+    """Return the content of a bucket, and its kind. Raises `Unreadable` if it is damaged."""
+    try:
+        return to_bytes(_messages_of(document)), "binary"
+    except READ_ERRORS as error:
+        raise Unreadable(f"the bucket is damaged: {error}") from error
 
 
 def _messages_of(document: Document) -> pa.RecordBatch:

@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -47,14 +48,15 @@ from pymongo.errors import BulkWriteError
 from spark_queue.messages.buckets import MAX_ROWS_DIGITS, is_bucket, rows_of
 from spark_queue.messages.columns import build_messages, due_ms, header_dicts, with_history
 from spark_queue.messages.ids import OBJECT_ID
-from spark_queue.messages.schema import BUCKET_PREFIX, MAX_TIME_MS
+from spark_queue.messages.schema import BUCKET_PREFIX, MAX_TIME_MS, PayloadKind
 from spark_queue.stores.base import PAGE_BYTES
-from spark_queue.stores.mongodb.bson_json import check_document, from_bson, header_text, need_checks, to_bson
+from spark_queue.stores.mongodb.bson_json import check_document, header_text, need_checks, to_bson
 from spark_queue.stores.mongodb.keys import filters_greater, id_of, json_text, key_of, sort_key
 from spark_queue.stores.support.damaged import (
     READ_ERRORS,
     Records,
     Row,
+    Unreadable,
     check_types,
     describe_value,
     digest_header,
@@ -146,27 +148,27 @@ class DocumentState(NamedTuple):
 
 
 class DocumentPlace(NamedTuple):
-    """The place of a record in the order of a field and `_id`, each of any type."""
+    """The place of a record in the order of a field and `_id`, each of any type.
+
+    `id` is the id of `key`: it distinguishes keys that are equal in Python, such as 1 and true.
+    """
 
     value: Any
     key: Any
+    id: str
 
 
-class DocumentPage(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class DocumentPage:
     """Documents of one batch, and their payloads with their kinds.
 
     `damaged` has the rows whose payload cannot be read, and why. Their payload is empty here.
     """
 
-    documents: list[Document]
-    payloads: list[bytes]
-    kinds: list[str]
-    damaged: dict[int, str]
-
-    @classmethod
-    def empty(cls) -> DocumentPage:
-        """Return a page without documents, to be filled."""
-        return cls([], [], [], {})
+    documents: list[Document] = field(default_factory=list)
+    payloads: list[bytes] = field(default_factory=list)
+    kinds: list[str] = field(default_factory=list)
+    damaged: dict[int, str] = field(default_factory=dict)
 
 
 #: When a reserved or free message was due. Other programs may leave any value in `_mature`.
@@ -222,7 +224,7 @@ HELD_BY_OTHERS = DocumentState(
 )
 
 
-# --- filters and updates --------------------------------------------------------------------------------------------
+# --- filters and updates --------------------------------------------------------------------------
 
 
 def add_tries(number: int) -> Document:
@@ -244,10 +246,8 @@ def id_filter(condition: Condition) -> Filter:
 
 def filter_after(field: str, place: DocumentPlace) -> Document:
     """Return a filter for records after a place in the order of a field and `_id`."""
-    moment, key = place
-    return {
-        "$or": [*filters_greater(field, moment), *({field: moment, **one} for one in filters_greater("_id", key))]
-    }
+    later_keys = ({field: place.value, **one} for one in filters_greater("_id", place.key))
+    return {"$or": [*filters_greater(field, place.value), *later_keys]}
 
 
 def or_bucket(query: Filter) -> Filter:
@@ -271,13 +271,7 @@ def held_by(tag: str) -> Document:
 def free_state(now: int) -> DocumentState:
     """Return the state of messages that are free, or whose lease has expired."""
     expired = {"mature": {"$lte": DatetimeMS(now)}}
-    return DocumentState(
-        {"processed": None, "$or": [{"reserved": {"$exists": False}}, expired]},
-        "mature",
-        0,
-        READY_INDEX,
-        WAITING_ORDER,
-    )
+    return FREE._replace(query={"processed": None, "$or": [{"reserved": {"$exists": False}}, expired]})
 
 
 def history_state(now: int) -> DocumentState:
@@ -294,15 +288,19 @@ def outcome_of(document: Document) -> str:
     return "pop" if document.get("_until") is None else document.get("_outcome", "commit")
 
 
-def history_update(now: int, history: int, tag: str | None, outcome: str) -> tuple[Document, list[str]]:
-    """Return the fields to set, and to remove, to keep a message as history for `history` ms."""
+def history_update(now: int, history: int, tag: str | None, outcome: str, changes: Document) -> list[Document]:
+    """Return the update that keeps messages as history for `history` ms.
+
+    It also sets the fields `changes`, which are expressions.
+    """
     moments = {"processed": now, "mature": now + 100 * history, "_until": now + history}
     fields: Document = {name: to_date(ms) for name, ms in moments.items()}
     if consumer := consumer_of(tag):
         fields["_consumer"] = consumer
     if outcome != "commit":
         fields["_outcome"] = outcome
-    return fields, [name for name in RESERVATION_FIELDS if name != "_mature"]
+    literals = {name: {"$literal": value} for name, value in fields.items()}
+    return [{"$set": changes | literals}, {"$unset": [name for name in RESERVATION_FIELDS if name != "_mature"]}]
 
 
 def lease_end(now: int, lease: int | None) -> DatetimeMS:
@@ -324,7 +322,7 @@ def claim_update(tag: str, now: DatetimeMS, until: DatetimeMS) -> list[Document]
     return [{"$set": fields}]
 
 
-# --- documents ------------------------------------------------------------------------------------------------------
+# --- documents ------------------------------------------------------------------------------------
 
 
 def to_documents(batch: pa.RecordBatch, now: int) -> tuple[list[Document], dict[int, str]]:
@@ -472,7 +470,7 @@ def moved_document(
 def dead_letter_headers(queue: str, pending_tries: int, death: DeadLetterInfo, now: int) -> Document:
     """Return the headers of a message that becomes a dead letter, as an expression in an update."""
     headers: Document = {name: {"$literal": value} for name, value in death.headers(queue, 0, now).items()}
-    tries = {"$subtract": [{"$ifNull": ["$tries", 0]}, pending_tries - death.failed]}
+    tries = {"$subtract": [TRIES, pending_tries - death.failed]}
     headers["x-dl-tries"] = {"$toString": {"$toInt": tries}}
     return {"$mergeObjects": ["$hdrs", headers]}
 
@@ -498,14 +496,20 @@ def _pending_tries(document: Document) -> int:
     return int("reserved" in document and "processed" not in document)
 
 
-def pages(documents: Iterable[Document], limit: int) -> Iterator[DocumentPage]:
-    """Yield pages of up to `limit` documents, each ending early at PAGE_BYTES of payload."""
-    page, size = DocumentPage.empty(), 0
+def pages(
+    documents: Iterable[Document], limit: int, read: Callable[[Document], tuple[bytes, PayloadKind]]
+) -> Iterator[DocumentPage]:
+    """Yield pages of up to `limit` documents, each ending early at PAGE_BYTES of payload.
+
+    `read` returns the payload of a document, and its kind. It raises one of READ_ERRORS.
+    """
+    page, size = DocumentPage(), 0
     for document in documents:
         try:
-            payload, kind = from_bson(document.get("payload"))
+            payload, kind = read(document)
         except READ_ERRORS as error:
-            page.damaged[len(page.documents)] = f"its payload cannot be read ({error})"
+            reason = str(error) if isinstance(error, Unreadable) else f"its payload cannot be read ({error})"
+            page.damaged[len(page.documents)] = reason
             payload, kind = b"", "binary"
         page.documents.append(document)
         page.payloads.append(payload)
@@ -513,7 +517,7 @@ def pages(documents: Iterable[Document], limit: int) -> Iterator[DocumentPage]:
         size += len(payload)
         if len(page.documents) >= limit or size >= PAGE_BYTES:
             yield page
-            page, size = DocumentPage.empty(), 0
+            page, size = DocumentPage(), 0
     if page.documents:
         yield page
 
@@ -545,7 +549,7 @@ def _to_batch(queue: str, page: DocumentPage, held: bool) -> pa.RecordBatch:
 
     Raises one of UNREADABLE for a value of a wrong type.
     """
-    documents, payloads, kinds, _ = page
+    documents = page.documents
     ids = [one.get("_sid") or (str(key) if type(key := one["_id"]) is ObjectId else id_of(key)) for one in documents]
     headers = [header_text(one.get("hdrs")) for one in documents]
     moments = [one["_mature"] if held else due_of(one) for one in documents]
@@ -553,7 +557,7 @@ def _to_batch(queue: str, page: DocumentPage, held: bool) -> pa.RecordBatch:
     counts = [one.get("tries") or 0 for one in documents]
     check_types(counts, int, Int64, float)
     tries = [int(count) - (1 if held else _pending_tries(one)) for count, one in zip(counts, documents, strict=True)]
-    batch = build_messages(queue, ids, payloads, kinds, headers, list(map(int, moments)), tries)
+    batch = build_messages(queue, ids, page.payloads, page.kinds, headers, list(map(int, moments)), tries)
     if "processed" not in documents[0]:
         return batch
     processed = [int(one["processed"]) for one in documents]
@@ -561,7 +565,7 @@ def _to_batch(queue: str, page: DocumentPage, held: bool) -> pa.RecordBatch:
     return with_history(batch, processed, consumers, [outcome_of(one) for one in documents])
 
 
-# --- one by one -----------------------------------------------------------------------------------------------------
+# --- one by one -----------------------------------------------------------------------------------
 
 
 def _read_row(page: DocumentPage, row: int, held: bool) -> Row:
@@ -595,11 +599,8 @@ def raw_row(id: str, document: Document) -> Row:
         tries = type(tries)(tries - _pending_tries(document))
     due = due_of(document)
     unchanged = {name: one for name, one in document.items() if name not in (*RESERVATION_FIELDS, "mature", "tries")}
-    raw = (
-        unchanged
-        | ({"mature": due} if "mature" in document else {})
-        | ({"tries": tries} if "tries" in document else {})
-    )
+    before = {"mature": due, "tries": tries}
+    raw = unchanged | {name: one for name, one in before.items() if name in document}
     mature = first_readable(parse_mature, int(due)) if isinstance(due, DatetimeMS) else 0
     return Row(
         id, json_text(raw).encode(), "json", digest_header(json_text(unchanged).encode()), mature,

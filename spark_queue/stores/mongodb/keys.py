@@ -78,7 +78,7 @@ def is_bucket_key(key: object) -> bool:
     return isinstance(key, str) and is_bucket(key) and key.count(key[0]) >= 3
 
 
-# --- the order of the server ----------------------------------------------------------------------------------------
+# --- the order of the server ----------------------------------------------------------------------
 
 
 def rank_of(value: Any) -> int:

@@ -38,7 +38,6 @@ from spark_queue.stores.mongodb.documents import (
     RESERVATION_FIELDS,
     Document,
     Filter,
-    count_messages,
     dead_letter_headers,
     held_by,
 )
@@ -46,11 +45,15 @@ from spark_queue.stores.mongodb.stages import OWN_PREFIX
 from spark_queue.stores.mongodb.store import COMMAND_CHUNK, MongoStore, chunked
 from spark_queue.stores.types import DeadLetterInfo, LayoutFeature, Selection
 
+#: The largest `expireAfterSeconds` that MongoDB accepts: keuss gives its index the same `ttl`.
+MAX_TTL = 2**31 - 1
+
 
 class HistoryStore(MongoStore):
     """Queues that keep committed messages as history.
 
-    Raises `OptionError` if `ttl` in the URL is not a whole number of seconds.
+    Raises `OptionError` if `ttl` in the URL is not a whole number of seconds, or larger than
+    MAX_TTL.
     """
 
     layout_name: ClassVar[str] = "ps-mongo"
@@ -60,10 +63,11 @@ class HistoryStore(MongoStore):
     def __init__(self, url: str, *, retry_timeout: int = 5_000) -> None:
         super().__init__(url, retry_timeout=retry_timeout)
         text = self._address.parameters.get("ttl", "3600")
-        if not text.isdecimal() or not int(text):
+        seconds = float(text) if text.isdecimal() else 0  # `int` refuses thousands of digits
+        if not 1 <= seconds <= MAX_TTL:
             shown = self._address.masked_parameter("ttl")
-            raise OptionError(f"option 'url': ttl={shown} must be a number of seconds, 1 or more", option="url")
-        self._ttl = int(text) * 1000
+            raise OptionError(f"option 'url': ttl={shown} must be a number of seconds, 1 to {MAX_TTL}", option="url")
+        self._ttl = int(seconds) * 1000
 
     def _commit(self, queue: str, tag: str, ids: Sequence[str] | None, history: int, outcome: str) -> int:
         return super()._commit(queue, tag, ids, history or self._ttl, outcome)
@@ -120,13 +124,11 @@ class PipelineStore(MongoStore):
         change: Document = {"_q": {"$literal": to}, "mature": due, "tries": 0}
         if dead_letter is not None:
             change["hdrs"] = dead_letter_headers(queue, state.pending_tries, dead_letter, now)
+        update = [{"$set": change}, {"$unset": list(RESERVATION_FIELDS)}]
         moved = 0
         for part in chunked(moving, COMMAND_CHUNK):
             query = {**state.query, "_id": {"$in": part}}
-            result = self._attempt(
-                collection.update_many, query, [{"$set": change}, {"$unset": list(RESERVATION_FIELDS)}]
-            )
-            moved += count_messages(part) if result.modified_count == len(part) else result.modified_count
+            moved += self._attempt(collection.update_many, query, update).modified_count
         return moved
 
     def _forward(self, queue: str, to: str, tag: str, batch: pa.RecordBatch) -> int:

@@ -56,7 +56,6 @@ from spark_queue.stores.mongodb.documents import (
     Document,
     Filter,
     MessageCounter,
-    count_messages,
     insert,
     insert_new,
     only_duplicates,
@@ -99,8 +98,8 @@ class Stages:
         get_collection: Callable[[str], Collection[Document]],
         attempt: Callable[..., Any],
         retry_timeout: int,
-        name: str = OWN_PREFIX + STAGED,
-        count: MessageCounter = count_messages,
+        name: str,
+        count: MessageCounter,
     ) -> None:
         self._count = count
         self._client = database.client
@@ -109,7 +108,7 @@ class Stages:
         self._get_collection, self._attempt = get_collection, attempt
         self._publisher_timeout = min(PUBLISHER_TIMEOUT, retry_timeout / 3000)
 
-    # --- in and out ---------------------------------------------------------------------------------------------
+    # --- in and out -------------------------------------------------------------------------------
 
     def put(
         self, queue: str, stage: str, part: str, documents: Iterable[Document], session: ClientSession | None
@@ -171,7 +170,7 @@ class Stages:
     def _chunk_keys(self, query: Filter) -> list[Document]:
         return [one["_id"] for one in self._chunks.find(query, {"_id": 1}, **ID_HINT).sort("_id", 1)]
 
-    # --- with transactions --------------------------------------------------------------------------------------
+    # --- with transactions ------------------------------------------------------------------------
 
     def _publish_groups(self, groups: list[list[Document]]) -> Counter[str]:
         """Publish groups of chunks: different stages in parallel, the groups of one in order."""
@@ -198,19 +197,17 @@ class Stages:
                 raise
 
     @contextmanager
-    def _publisher(self, stages: Sequence[str]) -> Iterator[ClientSession]:
+    def _publisher(self, stages: list[str]) -> Iterator[ClientSession]:
         """Yield a session that is registered as a publisher of the stages."""
         with self._client.start_session() as session:
-            names, session_id = list(stages), session.session_id
-            registrations = [
-                UpdateOne({"_id": one}, {"$addToSet": {"sessions": session_id}}, upsert=True) for one in names
-            ]
+            entry = {"sessions": session.session_id}
+            registrations = [UpdateOne({"_id": one}, {"$addToSet": entry}, upsert=True) for one in stages]
             self._attempt(self._chunks.bulk_write, registrations, False)
             try:
                 yield session
             except BaseException:
                 with suppress(PyMongoError):  # the pool reuses it: no publisher may end it
-                    self._chunks.update_many({"_id": {"$in": names}}, {"$pull": {"sessions": session_id}})
+                    self._chunks.update_many({"_id": {"$in": stages}}, {"$pull": entry})
                 raise
 
     def _publish_in_transaction(self, keys: list[Document], session: ClientSession) -> Counter[str]:
@@ -243,8 +240,9 @@ class Stages:
                 return published
             except OperationFailure as error:
                 if error.code == INTERRUPTED:
+                    stages = ", ".join(sorted({f"stage {key['stage']!r}" for key in keys}))
                     raise StoreUnavailable(
-                        "another process publishes this stage now: it assumed that this process had ended"
+                        f"another process is publishing {stages}: it assumed that this process had ended"
                     ) from error
                 if error.code != WRITE_CONFLICT or time.monotonic() < end:
                     raise
@@ -264,7 +262,7 @@ class Stages:
             with suppress(OperationFailure):  # if it is not allowed, the server ends them later
                 self._client.admin.command("killSessions", others)
 
-    # --- without transactions -----------------------------------------------------------------------------------
+    # --- without transactions ---------------------------------------------------------------------
 
     def _publish_without_transaction(self, key: Document) -> int:
         """Publish a chunk, or its missing messages; return how many messages became visible.

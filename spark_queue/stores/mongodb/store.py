@@ -1,7 +1,7 @@
-"""Queues in MongoDB: `mongodb://host[:port]/database[?options]` or `mongodb+srv://…`, one collection per queue.
+"""Queues in MongoDB: `mongodb://host[:port]/database[?options]` or `mongodb+srv://…`.
 
-Messages have the layout of keuss' backend `mongo`, so keuss can share a queue: see `documents.py`.
-Beside the queues lie
+Each queue has a collection. Messages have the layout of keuss' backend `mongo`, so keuss can
+share a queue: see `documents.py`. Beside the queues lie
 
     spark_queue.staged      staged messages: `stages.py`.
     spark_queue.notes       {_id: key, version, value: JSON text}.
@@ -44,6 +44,7 @@ from bson.regex import Regex
 from pymongo import IndexModel, MongoClient, ReadPreference, UpdateOne, WriteConcern
 from pymongo.client_session import ClientSession
 from pymongo.collection import Collection
+from pymongo.cursor import Cursor
 from pymongo.database import Database
 from pymongo.errors import (
     BulkWriteError,
@@ -66,7 +67,7 @@ from spark_queue.messages.schema import MAX_TIME_MS
 from spark_queue.options.masking import cause_without_secrets, is_harmless, mask, parameter_name, scrub
 from spark_queue.options.url import StoreUrl
 from spark_queue.stores.base import PAGE_ROWS, rejected_rows_error
-from spark_queue.stores.mongodb.bson_json import CODEC
+from spark_queue.stores.mongodb.bson_json import CODEC, from_bson
 from spark_queue.stores.mongodb.documents import (
     BUCKET_IDS,
     BUCKETS_INDEX,
@@ -230,8 +231,6 @@ class MongoStore(SignallingStore):
     _bucket_ids: ClassVar[Filter | Regex[str]] = BUCKET_IDS
     _key_of = staticmethod(key_of)
     _count_messages = staticmethod(count_messages)
-    _pages = staticmethod(pages)
-    _as_records = staticmethod(as_records)
     _moved_document = staticmethod(moved_document)
     _to_documents = staticmethod(to_documents)
 
@@ -239,6 +238,11 @@ class MongoStore(SignallingStore):
     def _id_of(document: Document) -> str:
         """Return the id of a record, from its `_id_fields`."""
         return id_of(document["_id"])
+
+    @staticmethod
+    def _pages(documents: Iterable[Document], limit: int) -> Iterator[DocumentPage]:
+        """Yield pages of up to `limit` documents, each ending early at PAGE_BYTES of payload."""
+        return pages(documents, limit, lambda one: from_bson(one.get("payload")))
 
     @classmethod
     def resolve(cls, url: str) -> str:
@@ -282,7 +286,7 @@ class MongoStore(SignallingStore):
         # By collection: whether it has its indexes, and until when this is believed (monotonic s).
         self._index_cache: dict[str, tuple[bool, float]] = {}
 
-    # --- the connection -----------------------------------------------------------------------------------------
+    # --- the connection ---------------------------------------------------------------------------
 
     def _database(self) -> Database[Document]:
         with self._lock:
@@ -349,10 +353,8 @@ class MongoStore(SignallingStore):
             if len(self._index_cache) >= MAX_CACHED_QUEUES:
                 self._index_cache.clear()
             known = collection.index_information().keys() >= {one.document["name"] for one in self.indexes}
-            self._index_cache[collection.name] = (
-                known,
-                time.monotonic() + (INDEXES_CACHED if known else MISSING_INDEXES_CACHED),
-            )
+            cached = INDEXES_CACHED if known else MISSING_INDEXES_CACHED
+            self._index_cache[collection.name] = known, time.monotonic() + cached
         return known
 
     def _hint(self, collection: Collection[Document], index: IndexModel) -> dict[str, Any]:
@@ -382,7 +384,13 @@ class MongoStore(SignallingStore):
         text = scrub(str(error).partition(", full error:")[0].partition(", Timeout:")[0], self.url)
         code = error.code if isinstance(error, OperationFailure) else None
         if isinstance(error, WaitQueueTimeoutError):
-            return self._pool_exhausted_error()
+            pool = self._database().client.options.pool_options
+            return PoolExhausted(
+                f"{shown}: all {pool.max_pool_size} connections of this client are in use, and none became free in "
+                f"{pool.wait_queue_timeout:g} s: use fewer threads, or set a larger maxPoolSize in the URL "
+                "(waitQueueTimeoutMS sets how long to wait)",
+                url=shown,
+            )
         if isinstance(error, BulkWriteError):  # its text quotes the documents
             first = (error.details["writeErrors"] or error.details["writeConcernErrors"])[0]
             text, code = first["errmsg"], first["code"]
@@ -407,16 +415,6 @@ class MongoStore(SignallingStore):
         }.get(code or 0, "")
         return StoreError(f"{shown}: {text.rstrip('.')}{hint}", url=shown)
 
-    def _pool_exhausted_error(self) -> StoreError:
-        pool = self._database().client.options.pool_options
-        shown, waited = mask(self.url), pool.wait_queue_timeout
-        return PoolExhausted(
-            f"{shown}: all {pool.max_pool_size} connections of this client are in use, and none became free in "
-            f"{waited:g} s: use fewer threads, or set a larger maxPoolSize in the URL (waitQueueTimeoutMS sets how "
-            "long to wait)",
-            url=shown,
-        )
-
     def _hello(self) -> tuple[int, bool]:
         """Return the server's time (ms), and whether it has transactions."""
         hello = self._database().client.admin.command("hello", codec_options=CODEC)
@@ -429,35 +427,25 @@ class MongoStore(SignallingStore):
         return f"mongodb {self._database().client.server_info()['version']}"
 
     def _examine(self) -> list[Finding]:
-        if self._hello()[1]:
-            findings = [Finding("transactions", "good", "available")]
-        else:
-            findings = [
-                Finding(
-                    "transactions", "worry", "none, on a standalone server: no buckets, and moves in two steps",
-                    "make it a replica set (one server is enough)",
-                )
-            ]  # fmt: skip
+        transactions = Finding("transactions", "good", "available")
+        if not self._hello()[1]:
+            transactions = Finding(
+                "transactions", "worry", "none, on a standalone server: no buckets, and moves in two steps",
+                "make it a replica set (one server is enough)",
+            )  # fmt: skip
+        self._index_cache.clear()
         queues = self._queues()
-        unindexed = []
-        for queue in queues:
-            collection = self._collection(queue)
-            self._index_cache.pop(collection.name, None)
-            if not self._has_indexes(collection):
-                unindexed.append(queue)
+        unindexed = [queue for queue in queues if not self._has_indexes(self._collection(queue))]
+        indexes = Finding("indexes", "good", f"complete for {plural(len(queues), 'queue')}")
         if unindexed:
             shown = ", ".join(unindexed[:5]) + (f" and {len(unindexed) - 5} more" if len(unindexed) > 5 else "")
-            findings.append(
-                Finding(
-                    "indexes", "worry", f"missing for {shown}: dropped, or only other programs have used the queue",
-                    "push or reserve with spark_queue once: that creates them",
-                )
+            indexes = Finding(
+                "indexes", "worry", f"missing for {shown}: dropped, or only other programs have used the queue",
+                "push or reserve with spark_queue once: that creates them",
             )  # fmt: skip
-        else:
-            findings.append(Finding("indexes", "good", f"complete for {plural(len(queues), 'queue')}"))
-        return findings
+        return [transactions, indexes]
 
-    # --- signals ------------------------------------------------------------------------------------------------
+    # --- signals ----------------------------------------------------------------------------------
 
     def _send(self, queue: str, signal: int | str) -> None:
         value = signal if isinstance(signal, str) else float(signal)
@@ -491,12 +479,11 @@ class MongoStore(SignallingStore):
             self._signals_exist = True
         return signals["default"]
 
-    # --- messages in --------------------------------------------------------------------------------------------
+    # --- messages in ------------------------------------------------------------------------------
 
     def _push(self, queue: str, batch: pa.RecordBatch) -> int:
-        return insert(
-            self._collection(queue, create=True), self._checked_documents(queue, batch), count=self._count_messages
-        )
+        collection = self._collection(queue, create=True)
+        return insert(collection, self._checked_documents(queue, batch), count=self._count_messages)
 
     def _checked_documents(self, queue: str, batch: pa.RecordBatch) -> list[Document]:
         """Return the rows as documents.
@@ -536,16 +523,11 @@ class MongoStore(SignallingStore):
         return self._stages().remove(stage, keep)
 
     def _stages(self) -> Stages:
-        return Stages(
-            self._database(),
-            partial(self._collection, create=True),
-            self._attempt,
-            self.retry_timeout,
-            self._own_prefix + STAGED,
-            self._count_messages,
-        )
+        get_collection = partial(self._collection, create=True)
+        name = self._own_prefix + STAGED
+        return Stages(self._database(), get_collection, self._attempt, self.retry_timeout, name, self._count_messages)
 
-    # --- reservations -------------------------------------------------------------------------------------------
+    # --- reservations -----------------------------------------------------------------------------
 
     def _claim(self, queue: str, tag: str, limit: int, target: int, lease: int | None, before: int) -> Claim:
         collection = self._queue_view(queue)
@@ -558,18 +540,12 @@ class MongoStore(SignallingStore):
         oversized_bucket: str | None = None
         while claimed + extra < target and oversized_bucket is None:
             wanted = target - claimed - extra
-            wanted_records = min(wanted, COMMAND_CHUNK)  # records; each has a message or more
+            size = min(wanted, COMMAND_CHUNK)  # records; each has a message or more
             # A client that has lost messages to others skips some: most likely they are taken, too.
             # Otherwise all clients would compete for the same messages again and again.
-            skip = random.randrange(wanted_records << min(collisions, MAX_SKIP_DOUBLINGS)) if collisions else 0
-            cursor = collection.find(
-                due,
-                self._id_fields,
-                skip=skip,
-                limit=wanted_records,
-                batch_size=wanted_records,
-                **self._hint(collection, READY_INDEX),
-            )
+            skip = random.randrange(size << min(collisions, MAX_SKIP_DOUBLINGS)) if collisions else 0
+            by = self._hint(collection, READY_INDEX)
+            cursor = collection.find(due, self._id_fields, skip=skip, limit=size, batch_size=size, **by)
             keys_and_ids = ((one["_id"], self._id_of(one)) for one in cursor.sort(WAITING_ORDER))
             keys, rows, oversized_bucket = select_records(keys_and_ids, limit - claimed - extra, wanted)
             if not keys and skip:
@@ -630,27 +606,25 @@ class MongoStore(SignallingStore):
         query: Document = {"$and": [FREE.query, {"mature": {"$lte": DatetimeMS(now)}}]}
         if after is not None:
             query["$and"].append(filter_after("mature", after))
-        cursor = collection.find(query, limit=rows, batch_size=rows, **self._hint(collection, READY_INDEX)).sort(
-            WAITING_ORDER
-        )
-        with cursor as documents:
-            page = next(self._pages(documents, rows), None)
-        return self._page_records(queue, page, "mature")
+        cursor = collection.find(query, limit=rows, batch_size=rows, **self._hint(collection, READY_INDEX))
+        return self._read_page(queue, cursor.sort(WAITING_ORDER), rows, "mature")
 
-    def _page_records(
+    def _read_page(
         self,
         queue: str,
-        page: DocumentPage | None,
+        cursor: Cursor[Document],
+        rows: int,
         field: str,
         load_document: Callable[[Document], Document] | None = None,
     ) -> Records:
-        """Return a page, read in the order of a field and `_id`, as records."""
+        """Read the first page of a cursor, which is in the order of a field and `_id`."""
+        with cursor as documents:
+            page = next(self._pages(documents, rows), None)
         if page is None:
             return EMPTY_PAGE
         last = page.documents[-1]
-        return self._as_records(queue, page, load_document)._replace(
-            after=DocumentPlace(last.get(field), last["_id"])
-        )
+        place = DocumentPlace(last.get(field), last["_id"], id_of(last["_id"]))
+        return as_records(queue, page, load_document)._replace(after=place)
 
     def _replace_records(self, queue: str, tag: str | None, records: Sequence[Record], batch: pa.RecordBatch) -> bool:
         now, transactions = self._hello()
@@ -680,77 +654,66 @@ class MongoStore(SignallingStore):
         query: Document = {**FENCED, "_tag": tag}
         if after is not None:
             query |= filter_after("_mature", after)
-        cursor = collection.find(
-            query, self._held_fields, limit=rows, batch_size=rows, **self._hint(collection, HELD_INDEX)
-        )
-        with cursor.sort(HELD_ORDER) as documents:
-            page = next(self._pages(documents, rows), None)
-        return self._page_records(
-            queue, page, "_mature", lambda one: collection.find_one({"_id": {"$eq": one["_id"]}}, **ID_HINT) or one
-        )
+
+        def load_document(one: Document) -> Document:
+            return collection.find_one({"_id": {"$eq": one["_id"]}}, **ID_HINT) or one
+
+        by = self._hint(collection, HELD_INDEX)
+        cursor = collection.find(query, self._held_fields, limit=rows, batch_size=rows, **by)
+        return self._read_page(queue, cursor.sort(HELD_ORDER), rows, "_mature", load_document)
 
     def _renew(self, queue: str, tag: str, lease: int | None) -> int:
         collection = self._queue_view(queue)
         until = lease_end(self._now(), lease)
-        renewed = collection.update_many(
-            held_by(tag), {"$set": {"mature": until}}, **self._hint(collection, HELD_INDEX)
-        )
-        return renewed.matched_count + self._extra_messages(collection, held_by(tag)) if renewed.matched_count else 0
+        by = self._hint(collection, HELD_INDEX)
+        renewed = collection.update_many(held_by(tag), {"$set": {"mature": until}}, **by).matched_count
+        return renewed + self._extra_messages(collection, held_by(tag)) if renewed else 0
 
     def _commit(self, queue: str, tag: str, ids: Sequence[str] | None, history: int, outcome: str) -> int:
-        collection = self._queue_view(queue)
-        held = self._filters_for(collection, HELD_BY_US._replace(query=held_by(tag)), ids)
+        held = HELD_BY_US._replace(query=held_by(tag))
         if not history:
-            return self._apply(
-                collection, ids, held, lambda which, by: collection.delete_many(which, **by).deleted_count
-            )
-        fields, unset = history_update(self._now(), history, tag, outcome)
-        literal = {name: {"$literal": one} for name, one in fields.items()}
-        update: list[Document] = [{"$set": literal | {"tries": add_tries(-1)}}, {"$unset": unset}]
-        return self._apply(
-            collection, ids, held, lambda which, by: collection.update_many(which, update, **by).modified_count
-        )
+            return self._apply(queue, held, ids, None)
+        update = history_update(self._now(), history, tag, outcome, {"tries": add_tries(-1)})
+        return self._apply(queue, held, ids, update)
 
     def _rollback(
         self, queue: str, tag: str, ids: Sequence[str] | None, delay: int | None, failed: bool, include_endless: bool
     ) -> int:
-        collection = self._queue_view(queue)
         query = held_by(tag) if include_endless else {"$and": [held_by(tag), {"mature": {"$lt": NO_END_DATE}}]}
-        held = self._filters_for(collection, HELD_BY_US._replace(query=query), ids)
         due = DUE if delay is None else to_date(self._now() + delay)
         tries = "$tries" if failed else add_tries(-1)  # the claim has added one
         update: list[Document] = [{"$set": {"mature": due, "tries": tries}}, {"$unset": list(RESERVATION_FIELDS)}]
-        return self._apply(
-            collection, ids, held, lambda which, by: collection.update_many(which, update, **by).modified_count
-        )
+        return self._apply(queue, HELD_BY_US._replace(query=query), ids, update)
 
     def _transfer(self, queue: str, tag: str, to: str, ids: Sequence[str] | None, lease: int | None) -> int:
-        collection = self._queue_view(queue)
         # A message that is already transferred does not match again.
         query = {"$and": [held_by(tag), {"_tag": {"$ne": to}}]}
         change = {"$set": {"_tag": to, "mature": lease_end(self._now(), lease)}}
-        held = self._filters_for(collection, HELD_BY_US._replace(query=query), ids)
-        return self._apply(
-            collection, ids, held, lambda some, by: collection.update_many(some, change, **by).modified_count
-        )
+        return self._apply(queue, HELD_BY_US._replace(query=query), ids, change)
 
     def _apply(
-        self,
-        queue: Collection[Document],
-        ids: Sequence[str] | None,
-        filters: Iterable[tuple[Document, dict[str, Any]]],
-        act: Callable[[Document, dict[str, Any]], int],
+        self, queue: str, state: DocumentState, ids: Sequence[str] | None, update: Document | list[Document] | None
     ) -> int:
-        """Apply an operation to all records that match; return the number of messages.
+        """Update the records in a state (only `ids`, if given); return the number of messages.
+
+        Without an `update`, remove them. Raises `OptionError` if the name of the queue is not
+        allowed.
 
         Buckets come first, by their ids, so that their number of messages is known. If some are
         lost in between, each counts as one message. The number is then too low, so the holder
         learns that it has lost messages.
         """
+        collection = self._queue_view(queue)
+
+        def act(query: Filter, by: dict[str, Any]) -> int:
+            if update is None:
+                return collection.delete_many(query, **by).deleted_count
+            return collection.update_many(query, update, **by).modified_count
+
         done = 0
-        may_have_buckets = self._has_buckets(queue) if ids is None else any(map(is_bucket, ids))
-        for query, by in filters:
-            if may_have_buckets and (buckets := self._find_buckets(queue, query)):
+        may_have_buckets = self._has_buckets(collection) if ids is None else any(map(is_bucket, ids))
+        for query, by in self._filters_for(collection, state, ids):
+            if may_have_buckets and (buckets := self._find_buckets(collection, query)):
                 names = [one["_id"] for one in buckets]
                 acted = act({"$and": [query, {"_id": {"$in": names}}]}, ID_HINT)
                 done += sum(count_of(one[self._rows_field]) for one in buckets) if acted == len(names) else acted
@@ -784,7 +747,7 @@ class MongoStore(SignallingStore):
             for one in collection.aggregate(steps, **self._hint(collection, HELD_INDEX))
         ]
 
-    # --- between queues -----------------------------------------------------------------------------------------
+    # --- between queues ---------------------------------------------------------------------------
 
     def _move(self, queue: str, to: str, selection: Selection, dead_letter: DeadLetterInfo | None) -> int:
         if selection.limit == 0:
@@ -793,6 +756,14 @@ class MongoStore(SignallingStore):
         source, target = self._queue_view(queue), self._collection(to, create=True)
         now, transactions = self._hello()
         state, moving = self._find_moving(source, selection, now, to_dead_letters=dead_letter is not None)
+        update: list[Document] = []
+        if dead_letter is not None and dead_letter.history:
+            changes = {
+                "tries": add_tries(dead_letter.failed - state.pending_tries),
+                "hdrs": dead_letter_headers(queue, state.pending_tries, dead_letter, now),
+                "_mature": DUE,
+            }
+            update = history_update(now, dead_letter.history, selection.tag, "dead", changes)
 
         def transfer(part: list[Any]) -> tuple[int, list[Any]]:
             """Move the first of these; return the number of messages moved, and the rest."""
@@ -809,11 +780,10 @@ class MongoStore(SignallingStore):
                 else:
                     insert_new(target, copied, new_documents, session, self._count_messages)
                 query["_id"] = {"$in": copied}  # delete only copied messages
-                if dead_letter is None or not dead_letter.history:
-                    removed = source.delete_many(query, session=session, **ID_HINT).deleted_count
-                else:
-                    update = self._dead_letter_update(queue, selection.tag, state.pending_tries, dead_letter, now)
+                if update:
                     removed = source.update_many(query, update, session=session, **ID_HINT).modified_count
+                else:
+                    removed = source.delete_many(query, session=session, **ID_HINT).deleted_count
                 moved = self._count_messages(copied, documents) if removed == len(copied) else removed
                 return moved, [id for id in part if documents and sort_key(id) > sort_key(documents[-1]["_id"])]
 
@@ -825,19 +795,6 @@ class MongoStore(SignallingStore):
                 moved += number
         return moved
 
-    @staticmethod
-    def _dead_letter_update(
-        queue: str, tag: str | None, pending_tries: int, death: DeadLetterInfo, now: int
-    ) -> list[Document]:
-        """Return the update that turns messages that become dead letters into history."""
-        fields, unset = history_update(now, death.history, tag, "dead")
-        changes = {
-            "tries": add_tries(death.failed - pending_tries),
-            "hdrs": dead_letter_headers(queue, pending_tries, death, now),
-            "_mature": DUE,
-        }
-        return [{"$set": changes | {name: {"$literal": one} for name, one in fields.items()}}, {"$unset": unset}]
-
     def _find_moving(
         self, collection: Collection[Document], selection: Selection, now: int, *, to_dead_letters: bool
     ) -> tuple[DocumentState, list[Any]]:
@@ -846,9 +803,8 @@ class MongoStore(SignallingStore):
         if to_dead_letters:  # the next read makes a damaged message a dead letter
             state = state._replace(query={"$and": [state.query, SOUND_DOCUMENT]})
         if selection.min_tries:
-            state = state._replace(
-                query={**state.query, "tries": {"$gte": selection.min_tries + state.pending_tries}}
-            )
+            tries = {"$gte": selection.min_tries + state.pending_tries}
+            state = state._replace(query={**state.query, "tries": tries})
         moving: list[Any] = []
         chunk = COMMAND_CHUNK if selection.limit is None or not selection.ids else len(selection.ids)
         for query, by in self._filters_for(collection, state, selection.ids, chunk):
@@ -873,20 +829,15 @@ class MongoStore(SignallingStore):
         ):
             yield session
 
-    # --- statistics and pause -----------------------------------------------------------------------------------
+    # --- statistics and pause ---------------------------------------------------------------------
 
     def _count(self, counts: Counts) -> None:
-        updates = [
-            UpdateOne(
-                {"_id": self._statistics_id(queue)},
-                {
-                    "$setOnInsert": {"ns": self.ns, "name": queue, "opts": {}},
-                    **({"$inc": {f"counters.{act}": number for act, number in acts.items()}} if acts else {}),
-                },
-                upsert=True,
-            )
-            for queue, acts in counts.items()
-        ]
+        updates = []
+        for queue, acts in counts.items():
+            change: Document = {"$setOnInsert": {"ns": self.ns, "name": queue, "opts": {}}}
+            if acts:
+                change["$inc"] = {f"counters.{act}": number for act, number in acts.items()}
+            updates.append(UpdateOne({"_id": self._statistics_id(queue)}, change, upsert=True))
         with self._translate_errors():
             self._statistics_collection(WriteConcern(w=1)).bulk_write(updates, ordered=False)
 
@@ -915,7 +866,7 @@ class MongoStore(SignallingStore):
         database = self._database()
         return database.client.get_database(f"{database.name}_stats", write_concern=concern)["keuss_stats"]
 
-    # --- notes --------------------------------------------------------------------------------------------------
+    # --- notes ------------------------------------------------------------------------------------
 
     def _note(self, key: str) -> RawNote | None:
         found = self._notes_collection().find_one({"_id": key})
@@ -940,14 +891,13 @@ class MongoStore(SignallingStore):
     def _notes_collection(self) -> Collection[Document]:
         return self._database().get_collection(self._own_prefix + NOTES, read_concern=MAJORITY)
 
-    # --- reading ------------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     def _never_due(self, queue: str) -> list[str]:
         collection = self._queue_view(queue)
         query = {"processed": None, "mature": {"$not": {"$type": "date"}}}
-        cursor = collection.find(
-            query, self._id_fields | {"_sid": 1}, limit=MAX_NEVER_DUE, **self._hint(collection, READY_INDEX)
-        )
+        by = self._hint(collection, READY_INDEX)
+        cursor = collection.find(query, self._id_fields | {"_sid": 1}, limit=MAX_NEVER_DUE, **by)
         return [one.get("_sid") or self._id_of(one) for one in cursor]
 
     def _sizes(self, queue: str) -> Sizes:
@@ -962,8 +912,10 @@ class MongoStore(SignallingStore):
             ready += self._extra_messages(collection, due_by(now))
             waiting += self._extra_messages(collection, {"processed": None, **later})
             reserved += self._extra_messages(collection, {"processed": None, "_tag": {"$exists": True}, **later})
-        first = self._earliest_mature(collection) if ready else None
-        age = None if first is None else max(0, now - first)
+        first = None
+        if ready:
+            first = collection.find_one(due_by(MAX_TIME_MS), {"mature": 1, "_id": 0}, sort=WAITING_ORDER, **by)
+        age = None if first is None else max(0, now - int(first["mature"]))
         # The counts are not one snapshot, so the difference may be negative.
         return Sizes(ready, max(0, waiting - reserved), reserved, age)
 
@@ -979,11 +931,6 @@ class MongoStore(SignallingStore):
             return None if first["mature"] >= NO_END_DATE else int(first["mature"]) - int(first["now"])
         return None
 
-    def _earliest_mature(self, queue: Collection[Document]) -> int | None:
-        """Return the earliest `mature` in the queue (ms)."""
-        cursor = queue.find(due_by(MAX_TIME_MS), {"mature": 1, "_id": 0}, **self._hint(queue, READY_INDEX))
-        return next((int(one["mature"]) for one in cursor.sort(WAITING_ORDER).limit(1)), None)
-
     def _peek(
         self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int
     ) -> Iterator[Records]:
@@ -992,70 +939,57 @@ class MongoStore(SignallingStore):
         if limit is not None:
             first: dict[str, Document] = {}
             for state in states if limit else ():
-                by = ID_HINT if ids else {}
-                query = {"$and": [state.query_with(where), *ids]}
-                for one in self._attempt(self._first_in_state, queue, state, query, by, limit):
+                for one in self._attempt(self._first_in_state, queue, state, where, ids, limit):
                     first.setdefault(id_of(one["_id"]), one)  # its state may have changed meanwhile
             ordered = sorted(first.values(), key=lambda one: (sort_key(due_of(one)), sort_key(one["_id"])))
-            yield from (self._as_records(queue, page) for page in self._pages(ordered[:limit], rows))
+            yield from (as_records(queue, page) for page in self._pages(ordered[:limit], rows))
             return
         # In the order of `_id`, which never changes: no message is returned twice. In pages, since
         # the caller may be slow.
-        all_states: list[Filter] = [{"$or": [state.query_with(where) for state in states]}, *ids]
-        after: list[Filter] = []
-        while page := self._attempt(self._page_by_id, queue, {"$and": all_states + after}, rows):
-            yield self._as_records(queue, page)
-            after = [{"$or": filters_greater("_id", page.documents[-1]["_id"])}]
+        query = {"$and": [{"$or": [state.query_with(where) for state in states]}, *ids]}
+        yield from self._read_pages(lambda after: self._page_by_id(queue, query, after, rows))
 
     def _first_in_state(
-        self, queue: str, state: DocumentState, query: Filter, by: dict[str, Any], limit: int
+        self, queue: str, state: DocumentState, where: Sequence[Condition], ids: list[Filter], limit: int
     ) -> list[Document]:
         """Return the first `limit` messages in a state, in order.
 
         Raises `OptionError` if the name of the queue is not allowed.
         """
         collection = self._queue_view(queue)
-        return list(
-            collection.find(query, limit=limit, **(by or self._hint(collection, state.hint_index))).sort(state.order)
-        )
+        by = ID_HINT if ids else self._hint(collection, state.hint_index)
+        query = {"$and": [state.query_with(where), *ids]}
+        return list(collection.find(query, limit=limit, **by).sort(state.order))
 
-    def _page_by_id(self, queue: str, query: Filter, rows: int) -> DocumentPage | None:
-        """Return the first messages by `_id`: up to `rows`, ending early at PAGE_BYTES.
+    def _page_by_id(self, queue: str, query: Filter, after: DocumentPlace | None, rows: int) -> Records:
+        """Return up to `rows` records in the order of `_id`, that follow `after`.
 
-        Raises `OptionError` if the name of the queue is not allowed.
+        The page ends early at PAGE_BYTES. Raises `OptionError` if the name of the queue is not
+        allowed.
         """
-        with self._queue_view(queue).find(query, limit=rows, batch_size=rows, **ID_HINT).sort("_id", 1) as documents:
-            return next(self._pages(documents, rows), None)
+        if after is not None:
+            query = {"$and": [query, {"$or": filters_greater("_id", after.key)}]}
+        cursor = self._queue_view(queue).find(query, limit=rows, batch_size=rows, **ID_HINT)
+        return self._read_page(queue, cursor.sort("_id", 1), rows, "_id")
 
     def _buckets(self, queue: str, id: str | None) -> Iterator[Records]:
         query: Document = {"_id": self._bucket_ids if id is None else self._key_of(id), "processed": None}
-        after: list[Filter] = []
-        while page := self._attempt(self._page_by_id, queue, {"$and": [query, *after]}, PAGE_ROWS):
-            yield self._as_records(queue, page)
-            after = [{"$or": filters_greater("_id", page.documents[-1]["_id"])}]
+        return self._read_pages(lambda after: self._page_by_id(queue, query, after, PAGE_ROWS))
 
     def _queues(self) -> list[str]:
         names = self._database().list_collection_names(filter={"type": "collection"})
         return [name for name in names if not name.startswith(("system.", OWN_PREFIX))]
 
-    # --- housekeeping -------------------------------------------------------------------------------------------
+    # --- housekeeping -----------------------------------------------------------------------------
 
     def _delete_history(self, queue: str, ids: Sequence[str]) -> int:
         collection = self._queue_view(queue)
-        past = DocumentState(
-            {"processed": {"$exists": True, "$ne": NO_END_DATE}}, "mature", 0, READY_INDEX, WAITING_ORDER
-        )
-        return sum(
-            collection.delete_many(which, **by).deleted_count
-            for which, by in self._filters_for(collection, past, ids)
-        )
+        past = FREE._replace(query={"processed": {"$exists": True, "$ne": NO_END_DATE}})
+        filters = self._filters_for(collection, past, ids)
+        return sum(collection.delete_many(query, **by).deleted_count for query, by in filters)
 
     def _purge(self, queue: str) -> int:
-        collection = self._queue_view(queue)
-        free = [(dict(free_state(self._now()).query), self._hint(collection, READY_INDEX))]
-        return self._apply(
-            collection, None, free, lambda which, by: collection.delete_many(which, **by).deleted_count
-        )
+        return self._apply(queue, free_state(self._now()), None, None)
 
     def _drop(self, queue: str) -> None:
         self._queue_view(queue).drop()

@@ -1,6 +1,8 @@
 """Messages as Redis keeps them: JSON documents in the form of keuss.
 
-    {"_id":"…","payload":…,"tries":0,"hdrs":{…},"mature":ms}    and ,"type":"buffer" at its end for a base64 payload
+    {"_id":"…","payload":…,"tries":0,"hdrs":{…},"mature":ms}
+
+If the payload is base64, `,"type":"buffer"` follows `mature`.
 
 A document in exactly this form is read by cutting out its payload, without parsing JSON. A document
 that keuss has rewritten may have its fields in any order.
@@ -177,13 +179,9 @@ def as_records(
         batch = _read_batch(queue, rows, documents)
         return Records(batch if history is None else with_history(batch, *zip(*history, strict=True)))
     except READ_ERRORS:
-        numbered = range(len(rows))
-        return read_each(
-            queue,
-            numbered,
-            lambda row: _read_row(rows[row], documents[row], history[row] if history else None),
-            lambda row: _raw_row(rows[row], documents[row], history[row] if history else None),
-        )
+        entries: Sequence[HistoryFields | None] = history or [None] * len(rows)
+        records = list(zip(rows, documents, entries, strict=True))
+        return read_each(queue, records, lambda one: _read_row(*one), lambda one: _raw_row(*one))
 
 
 def _read_batch(queue: str, rows: Sequence[DueId], documents: Sequence[bytes]) -> pa.RecordBatch:

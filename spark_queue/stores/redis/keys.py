@@ -91,7 +91,7 @@ def note_key(key: str, layout: str = DEFAULT_LAYOUT) -> str:
     return f"{key_prefix(layout)}.note:{key}"
 
 
-# --- runs -----------------------------------------------------------------------------------------------------------
+# --- runs -----------------------------------------------------------------------------------------
 
 
 def single_run(tag: str | bytes, due: int, id: str | bytes) -> bytes:

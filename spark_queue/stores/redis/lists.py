@@ -73,7 +73,7 @@ class ListStore(RedisStore):
     def _message_lists(self, queue: str) -> Sequence[str]:
         return self._list_keys(queue)
 
-    # --- moves, purges and drops --------------------------------------------------------------------------------
+    # --- moves, purges and drops ------------------------------------------------------------------
 
     def _move(self, queue: str, to: str, selection: Selection, dead_letter: DeadLetterInfo | None) -> int:
         if selection.tag is not None:
@@ -102,7 +102,7 @@ class ListStore(RedisStore):
         with self._connection() as client:
             client.unlink(*self._list_keys(queue))
 
-    # --- reading ------------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     def _next_mature(self, queue: str) -> int | None:
         with self._connection() as client:
@@ -139,15 +139,6 @@ class ListStore(RedisStore):
             stop = min(start + rows, len(found))
             yield found[start:stop], [documents[-1 - place] for place in range(start, stop)]
 
-    def _queues(self) -> list[str]:
-        found = set(super()._queues())
-        with self._connection() as client:
-            for pattern in self._message_lists("*"):
-                head, tail = pattern.split("*")
-                for key in client.scan_iter(match=pattern, count=PAGE_ROWS):
-                    found.add(key.decode()[len(head) : len(key.decode()) - len(tail)])
-        return list(found)
-
 
 def _parse_due_and_id(document: bytes, now: int) -> DueId:
     """Return the due time (ms) and id of a document; of one of keuss, `now` and an empty id."""
@@ -165,18 +156,8 @@ class RfqStore(ListStore):
     parameters: ClassVar[tuple[str, ...]] = (*ListStore.parameters, "front")
     unsupported: ClassVar[frozenset[LayoutFeature]] = frozenset({"order", "payloads", "buckets", "holds"})
     unsupported_payloads: ClassVar[tuple[object, ...]] = (
-        None,
-        True,
-        1,
-        1.5,
-        "text",
-        [],
-        {},
-        ["a"],
-        {"a": None},
-        {"a": {}},
-        {"a": [1]},
-    )
+        None, True, 1, 1.5, "text", [], {}, ["a"], {"a": None}, {"a": {}}, {"a": [1]},
+    )  # fmt: skip
 
     @classmethod
     def resolve(cls, url: str) -> str:
@@ -192,7 +173,7 @@ class RfqStore(ListStore):
     def __init__(self, url: str, *, retry_timeout: int = 5_000) -> None:
         super().__init__(url, retry_timeout=retry_timeout)
         #: Whether pushed and published messages go to the front of the topic, in their order.
-        self.front = StoreUrl.parse(self.url).parameters.get("front") == "true"
+        self.front = self._address.parameters.get("front") == "true"
 
     def _list_keys(self, queue: str) -> Sequence[str]:
         prefix = f"{key_prefix(self.layout_name)}:{queue}"
@@ -227,7 +208,7 @@ class RfqStore(ListStore):
     def _push_order(self, parts: list[T]) -> list[T]:
         return parts[::-1] if self.front else parts
 
-    # --- the operations of rfq's own tools ----------------------------------------------------------------------
+    # --- the operations of rfq's own tools --------------------------------------------------------
 
     def topics(self) -> list[str]:
         """Return the topics that hold messages, sorted; rfq does not know empty ones."""
@@ -246,8 +227,8 @@ class RfqStore(ListStore):
     def harvest(self, queue: str, older_than: int | None = None) -> list[str]:
         """Put reserved messages back behind the waiting ones. Return the ids, first reserved first.
 
-        Without `older_than`, all of them, as rfq does, even if consumers work on them. With it, only
-        those published longer ago (ms) that no lease of ours holds. Their ids must be UUIDs of
+        Without `older_than`, all of them, as rfq does, even if consumers work on them. With it,
+        only those published longer ago (ms) that no lease of ours holds. Their ids must be UUIDs of
         version 1, which contain that time. Messages of our expired leases go to the front. Each
         message moves in one step. Raises `OptionError` if `older_than` is negative.
         """
@@ -327,9 +308,8 @@ class RfqStore(ListStore):
         with self._connection() as client:
             rest = client.zrange(self._keys(queue).moments, 0, -1)
             for start in range(0, len(rest), SCRIPT_CHUNK):
-                client.unlink(
-                    *(b"rfq:%b:message:%b" % (queue.encode(), id) for id in rest[start : start + SCRIPT_CHUNK])
-                )
+                some = rest[start : start + SCRIPT_CHUNK]
+                client.unlink(*(b"rfq:%b:message:%b" % (queue.encode(), id) for id in some))
         super()._drop(queue)
 
 
@@ -358,7 +338,7 @@ def _flatten_payload(payload: bytes, kind: str) -> bytes:
     return orjson.dumps({name: one if isinstance(one, str) else repr(one) for name, one in value.items()})
 
 
-# --- ids ----------------------------------------------------------------------------------------------------------
+# --- ids ------------------------------------------------------------------------------------------
 
 #: Steps of 100 ns between the day from which UUIDs of version 1 count (15 October 1582) and 1970.
 GREGORIAN_OFFSET = 0x01B21DD213814000

@@ -53,18 +53,15 @@ class RedisSubscription(Subscription):
         if not self._has_more:  # else redis-py has read signals from the socket that are still to be parsed
             ready = {key.fileobj for key, _ in self._selector.select(timeout)}
             if self._wake_receiver in ready:
-                self._drain()
+                with suppress(BlockingIOError):
+                    while self._wake_receiver.recv(4096):
+                        pass
             self._has_more = bool(ready - {self._wake_receiver})
         while self._has_more and len(signals) < MAX_SIGNALS:
             if (signal := self._read()) is not None:
                 signals.append(signal)
             self._has_more = self._pubsub.connection.can_read(timeout=0)
         return signals
-
-    def _drain(self) -> None:
-        with suppress(BlockingIOError):
-            while self._wake_receiver.recv(4096):
-                pass
 
     def _read(self) -> Signal | None:
         try:

@@ -1,8 +1,8 @@
 """Queues in Redis 6.2 or later: `redis://[user:password@]host[:port][/db]`, or `rediss://` for TLS.
 
-Messages are stored as keuss' `redis-oq` stores them, so that keuss' programs can share a queue. Our own
-keys are beside them; the head of `lua/common.lua` lists all keys. keuss compares times as text of 13
-digits: for keuss, a message due before 2001-09-09 is not due yet.
+Messages are stored as keuss' `redis-oq` stores them, so that keuss' programs can share a queue. Our
+own keys are beside them; the head of `lua/common.lua` lists all keys. keuss compares times as text
+of 13 digits: for keuss, a message due before 2001-09-09 is not due yet.
 
 * Each call of a script is atomic and takes at most about 5,000 messages. So a push, a commit or a
   move is atomic in parts of that size. One that is cut short leaves no message half done; repeated,
@@ -12,16 +12,17 @@ digits: for keuss, a message due before 2001-09-09 is not due yet.
   late call does not write it again. The registry of a sink is a set of its chunks. It contains a
   chunk from before it is written until it is gone. After a crash, `staged` may thus report a chunk
   without rows, until it is published or removed.
-* How durable an acknowledged write is depends on the server's AOF policy. `appendfsync always` loses
-  nothing, `everysec` up to a second of writes. Without AOF, a crash goes back to the last snapshot.
+* How durable an acknowledged write is depends on the server's AOF policy. `appendfsync always`
+  loses nothing, `everysec` up to a second of writes. Without AOF, a crash goes back to the last
+  snapshot.
 * The time is the server's `TIME`.
 * Scripts declare their keys. On Redis Cluster a hash tag in the queue's name (`{flights}`) keeps a
   queue's keys together. Queues between which messages move need the same hash tag. The URL is that
   of the node that holds the queue; registries and notes may be on any node.
-* If `maxmemory` is reached and the policy is `noeviction`, Redis refuses to add messages, and staged
-  messages stay staged. All operations that drain a queue still work. With `allkeys-*` messages are
-  lost. With `volatile-*` Redis can lose the history, and the marks of ended chunks. Then a late call
-  may stage messages that were published already. See `services/eviction.py`.
+* If `maxmemory` is reached and the policy is `noeviction`, Redis refuses to add messages, and
+  staged messages stay staged. All operations that drain a queue still work. With `allkeys-*`
+  messages are lost. With `volatile-*` Redis can lose the history, and the marks of ended chunks.
+  Then a late call may stage messages that were published already. See `services/eviction.py`.
 """
 
 from __future__ import annotations
@@ -173,12 +174,9 @@ class RedisStore(SignallingStore):
         for one in filter(None, parts.query.split("&")):
             if unquote_plus(one.partition("=")[0]) not in allowed:
                 name = parameter_name(one)
-                what = (
-                    f"the unknown parameter {name!r}{did_you_mean(name, allowed)}"
-                    if name
-                    else "unknown text after the ?"
-                )
-                raise invalid_url(f"has {what}")
+                if name:
+                    raise invalid_url(f"has the unknown parameter {name!r}{did_you_mean(name, allowed)}")
+                raise invalid_url("has unknown text after the ?")
         return url
 
     def __init__(self, url: str, *, retry_timeout: int = 5_000) -> None:
@@ -188,7 +186,7 @@ class RedisStore(SignallingStore):
         self._cluster: redis.RedisCluster | redis.Redis | None = None
         self._pid = 0
 
-    # --- the connection -----------------------------------------------------------------------------------------
+    # --- the connection ---------------------------------------------------------------------------
 
     @contextmanager
     def _connection(self) -> Iterator[Any]:
@@ -199,11 +197,9 @@ class RedisStore(SignallingStore):
         with self._lock:
             if self._client is None or self._pid != os.getpid():
                 self._pid = os.getpid()
-                self._client = redis.Redis.from_pool(
-                    redis.BlockingConnectionPool.from_url(
-                        self._address.url, max_connections=POOL_SIZE, timeout=POOL_TIMEOUT, **_connection_options()
-                    )
-                )
+                options = {"max_connections": POOL_SIZE, "timeout": POOL_TIMEOUT, **_connection_options()}
+                pool = redis.BlockingConnectionPool.from_url(self._address.url, **options)
+                self._client = redis.Redis.from_pool(pool)
                 self._cluster = None
             client = self._client
         try:
@@ -288,7 +284,7 @@ class RedisStore(SignallingStore):
                     self._cluster.close()
             self._client = self._cluster = None
 
-    # --- signals ------------------------------------------------------------------------------------------------
+    # --- signals ----------------------------------------------------------------------------------
 
     def _send(self, queue: str, signal: int | str) -> None:
         with self._connection() as client:
@@ -306,14 +302,14 @@ class RedisStore(SignallingStore):
         except redis.RedisError as error:
             raise self._to_store_error(error) from cause_without_secrets(error, self.url)
 
-    # --- push ---------------------------------------------------------------------------------------------------
+    # --- push -------------------------------------------------------------------------------------
 
     def _push(self, queue: str, batch: pa.RecordBatch) -> int:
         dues = due_ms(batch, self._now())
         parts = list(pack_pieces(queue, batch, dues, SCRIPT_CHUNK))  # a list: all are checked before one is sent
         return sum(self._run("push", queue, part) for _, part in self._push_order(parts))
 
-    # --- stage and publish --------------------------------------------------------------------------------------
+    # --- stage and publish ------------------------------------------------------------------------
 
     def _stage(self, queue: str, stage: str, part: str, batch: pa.RecordBatch) -> None:
         dues = due_ms(batch, self._now())
@@ -332,9 +328,8 @@ class RedisStore(SignallingStore):
         sinks = {registry_key(stage, self.layout_name): stage for stage in stages}
         found = (chunk for stage in sinks.values() for chunk in self._registered_chunks(stage))
         published: Counter[str] = Counter()
-        for chunk, rows in self._end_chunks(
-            "publish", self._push_order([chunk for chunk in found if chunk.stage in named])
-        ):
+        chunks = self._push_order([chunk for chunk in found if chunk.stage in named])
+        for chunk, rows in self._end_chunks("publish", chunks):
             published[chunk.queue] += rows
         return published
 
@@ -360,13 +355,11 @@ class RedisStore(SignallingStore):
         Raises `StoreError`.
         """
         with self._cluster_connection() as client:
-            every = registry_key("*", self.layout_name)
-            sinks = (
-                [registry_key(stage, self.layout_name)] if stage else client.scan_iter(match=every, count=PAGE_ROWS)
-            )
-            return sorted(
-                {Chunk.from_member(member, self.layout_name) for sink in sinks for member in client.smembers(sink)}
-            )
+            sinks = [registry_key(stage, self.layout_name)]
+            if not stage:
+                sinks = client.scan_iter(match=registry_key("*", self.layout_name), count=PAGE_ROWS)
+            members = {member for sink in sinks for member in client.smembers(sink)}
+            return sorted(Chunk.from_member(member, self.layout_name) for member in members)
 
     def _end_chunks(self, script: str, chunks: Sequence[Chunk]) -> list[tuple[Chunk, int]]:
         """Publish or remove chunks, and then remove them from their registries.
@@ -379,7 +372,7 @@ class RedisStore(SignallingStore):
                 client.srem(registry, *(chunk.member for chunk in ended))
         return answers
 
-    # --- reservations -------------------------------------------------------------------------------------------
+    # --- reservations -----------------------------------------------------------------------------
 
     def _claim(self, queue: str, tag: str, limit: int, target: int, lease: int | None, before: int) -> Claim:
         taken, state, large = 0, b"more", []
@@ -436,25 +429,19 @@ class RedisStore(SignallingStore):
             if gone != missed and any(id.startswith(BUCKET_ID_PREFIX) for _, id in gone):
                 missed = gone
                 continue  # a bucket was split meanwhile: its messages are in other records now
-            marked = []
-            if KEUSS_RESERVED in b"".join(documents):
-                marked = [
-                    single_run(tag, *row)
-                    for row, one in zip(existing, documents, strict=True)
-                    if KEUSS_RESERVED in one
-                ]
-            for start in range(0, len(marked), SCRIPT_CHUNK):
-                self._run("unmark", queue, *marked[start : start + SCRIPT_CHUNK])
+            if KEUSS_RESERVED in b"".join(documents):  # one search for all of them is fast
+                found_documents = zip(existing, documents, strict=True)
+                marked = [single_run(tag, *row) for row, one in found_documents if KEUSS_RESERVED in one]
+                for start in range(0, len(marked), SCRIPT_CHUNK):
+                    self._run("unmark", queue, *marked[start : start + SCRIPT_CHUNK])
             if existing:
                 return as_records(queue, existing, documents)._replace(after=existing[-1])
             cursor = single_run(tag, *found[read_count - 1])
         return EMPTY_PAGE
 
     def _renew(self, queue: str, tag: str, lease: int | None) -> int:
-        return sum(
-            self._renew_or_count(queue, one, _lease_argument(lease))
-            for one, _ in (self._lease_ends(queue, tag) if tag else ())
-        )
+        tags = [one for one, _ in self._lease_ends(queue, tag)]
+        return sum(self._renew_or_count(queue, one, _lease_argument(lease)) for one in tags)
 
     def _count_held(self, queue: str, tag: str) -> int:
         return self._renew_or_count(queue, tag, "as it is")
@@ -515,18 +502,6 @@ class RedisStore(SignallingStore):
                 rows += done
         return rows
 
-    def _find_single_runs(self, queue: str, tag: str, ids: Iterable[str]) -> list[bytes]:
-        """Return the held messages of these ids, each as a run of one message.
-
-        Those of the tag and of the tags below it, in order of due time and id. Raises `StoreError`.
-        """
-        wanted = {key for id in ids for key in keys_of_id(id)}
-        return (
-            [member for member in self._read_single_runs(queue, tag) if due_and_id(member)[1] in wanted]
-            if wanted
-            else []
-        )
-
     def _find_runs(self, queue: str, tag: str, wanted: set[bytes]) -> list[tuple[bytes, int]]:
         """Return the held messages of these ids as runs, each with the number of its messages.
 
@@ -541,12 +516,17 @@ class RedisStore(SignallingStore):
                 found += [(single_run(*one), 1) for one in messages_of(run) if one[2] in wanted]
         return sorted(found, key=lambda one: due_and_id(one[0]))
 
-    def _read_single_runs(self, queue: str, tag: str) -> list[bytes]:
+    def _read_single_runs(self, queue: str, tag: str, ids: Sequence[str] | None) -> list[bytes]:
         """Return the messages of a tag and of the tags below it, each as a run of one message.
 
-        They are in order of due time and id. Raises `StoreError`.
+        With `ids`, only those of these ids. They are in order of due time and id. Raises
+        `StoreError`.
         """
-        found = [single_run(*one) for run in self._read_runs(queue, tag) for one in messages_of(run)]
+        if ids is not None and not ids:
+            return []
+        wanted = None if ids is None else {key for id in ids for key in keys_of_id(id)}
+        messages = (one for run in self._read_runs(queue, tag) for one in messages_of(run))
+        found = [single_run(*one) for one in messages if wanted is None or one[2] in wanted]
         return sorted(found, key=due_and_id)
 
     def _read_runs(self, queue: str, tag: str) -> list[bytes]:
@@ -578,7 +558,7 @@ class RedisStore(SignallingStore):
     def _transfer(self, queue: str, tag: str, to: str, ids: Sequence[str] | None, lease: int | None) -> int:
         self._renew_or_count(queue, to, _lease_argument(lease))  # so that all its messages get one lease
         start = to.encode() + b"\0"
-        members = self._read_single_runs(queue, tag) if ids is None else self._find_single_runs(queue, tag, ids)
+        members = self._read_single_runs(queue, tag, ids)
         transferred = sorted(member for member in members if not member.startswith(start))  # by tag
         return self._settle_runs("retag", queue, (to, _lease_argument(lease)), transferred)
 
@@ -586,36 +566,29 @@ class RedisStore(SignallingStore):
         counted = ((name, self._count_held(queue, name), until) for name, until in self._lease_ends(queue, tag))
         return [Reservation(name, rows, None if until == NO_END else until) for name, rows, until in counted if rows]
 
-    # --- between queues -----------------------------------------------------------------------------------------
+    # --- between queues ---------------------------------------------------------------------------
 
     def _move(self, queue: str, to: str, selection: Selection, dead_letter: DeadLetterInfo | None) -> int:
         if selection.tag is None:
             members = self._find_free(queue, selection.ids)
         elif selection.ids is None and selection.min_tries:
             members = self._find_exhausted(queue, selection.tag, selection.min_tries)
-        elif selection.ids is None:
-            members = self._read_single_runs(queue, selection.tag)
         else:
-            members = self._find_single_runs(queue, selection.tag, selection.ids)
+            members = self._read_single_runs(queue, selection.tag, selection.ids)
         headers = b""
         if dead_letter:
             values = dead_letter.headers(queue, 0, self._now())
             del values["x-dl-tries"]  # each message has its own
             headers = orjson.dumps({name: orjson.dumps(value).decode() for name, value in values.items()})
-        target = self._keys(to)
-        arguments = (
-            *((dead_letter.failed, dead_letter.history) if dead_letter else (0, 0)),
-            consumer_of(selection.tag) or "",
-        )
+        target, death = self._keys(to), dead_letter or DeadLetterInfo()
+        arguments = death.failed, death.history, consumer_of(selection.tag) or "", headers
         target_keys = (target.moments, target.hash, target.buckets, *self._list_keys(to))
         limit = NO_END if selection.limit is None else selection.limit
         position = moved = 0
         while position < len(members) and moved < limit:
             chunk = members[position : position + SCRIPT_CHUNK]
             limits = limit - moved, selection.min_tries
-            done, last, limit_met = self._run(
-                "move", queue, *limits, *arguments, headers, *chunk, extra_keys=target_keys
-            )
+            done, last, limit_met = self._run("move", queue, *limits, *arguments, *chunk, extra_keys=target_keys)
             moved += done
             if limit_met:
                 break
@@ -646,7 +619,7 @@ class RedisStore(SignallingStore):
         free, _, _ = self._snapshot(queue, None if ids is None else [key for id in ids for key in keys_of_id(id)])
         return [single_run("", due, id) for due, id in sorted(free)]
 
-    # --- statistics and pause -----------------------------------------------------------------------------------
+    # --- statistics and pause ---------------------------------------------------------------------
 
     def _statistics_key(self, queue: str) -> str:
         """Return the key of a queue's statistics: keuss' own key."""
@@ -697,7 +670,7 @@ class RedisStore(SignallingStore):
         with self._cluster_connection() as client:
             client.unlink(self._statistics_key(queue))
 
-    # --- notes --------------------------------------------------------------------------------------------------
+    # --- notes ------------------------------------------------------------------------------------
 
     def _note(self, key: str) -> RawNote | None:
         with self._cluster_connection() as client:
@@ -711,9 +684,8 @@ class RedisStore(SignallingStore):
     def _notes(self, prefix: str) -> dict[str, RawNote]:
         start = len(note_key("", self.layout_name))
         with self._cluster_connection() as client:
-            keys = list(
-                client.scan_iter(match=note_key(_escape_pattern(prefix), self.layout_name) + "*", count=PAGE_ROWS)
-            )
+            pattern = note_key(_escape_pattern(prefix), self.layout_name) + "*"
+            keys = list(client.scan_iter(match=pattern, count=PAGE_ROWS))
             pipeline = client.pipeline(transaction=False)
             for key in keys:
                 pipeline.hmget(key, *NOTE_FIELDS)
@@ -722,7 +694,7 @@ class RedisStore(SignallingStore):
             }
         return {key: note for key, note in found.items() if note}  # one may have been removed in between
 
-    # --- reading ------------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     def _now(self) -> int:
         with self._connection() as client:
@@ -748,24 +720,17 @@ class RedisStore(SignallingStore):
             except redis.ResponseError:  # managed servers may refuse CONFIG
                 policy = None
         if not aof:
-            persistence = Finding(
-                "append-only file", "worry", "off: a crash of the server loses all writes since the last snapshot",
-                "run CONFIG SET appendonly yes, and set appendonly in redis.conf",
-            )  # fmt: skip
+            text = "off: a crash of the server loses all writes since the last snapshot"
+            todo = "run CONFIG SET appendonly yes, and set appendonly in redis.conf"
         elif policy == "everysec":
-            persistence = Finding(
-                "append-only file", "worry", "on, synced every second: a crash of the machine loses the last second",
-                "run CONFIG SET appendfsync always if that is too much",
-            )  # fmt: skip
+            text = "on, synced every second: a crash of the machine loses the last second"
+            todo = "run CONFIG SET appendfsync always if that is too much"
         elif policy == "no":
-            persistence = Finding(
-                "append-only file", "worry", "on, synced by the operating system: its crash may lose half a minute",
-                "run CONFIG SET appendfsync always, or everysec",
-            )  # fmt: skip
+            text = "on, synced by the operating system: its crash may lose half a minute"
+            todo = "run CONFIG SET appendfsync always, or everysec"
         else:
-            persistence = Finding(
-                "append-only file", "good", "on, synced " + ("with every write" if policy else "by an unknown policy")
-            )
+            text, todo = f"on, synced {'with every write' if policy else 'by an unknown policy'}", ""
+        persistence = Finding("append-only file", "worry" if todo else "good", text, todo)
         evicted = _policy_of_info(facts)
         if not evicted:
             full_memory = Finding("full memory", "good", "nothing is evicted")
@@ -945,15 +910,15 @@ class RedisStore(SignallingStore):
 
     def _queues(self) -> list[str]:
         keys = self._keys("*")
+        found: set[str] = set()
         with self._connection() as client:
-            found: set[str] = set()
-            for pattern in (keys.moments, keys.history):
+            for pattern in (keys.moments, keys.history, *self._message_lists("*")):
                 head, tail = pattern.split("*")
                 for key in client.scan_iter(match=pattern, count=PAGE_ROWS):
-                    found.add(key.decode()[len(head) : len(key.decode()) - len(tail)])
-            return list(found)
+                    found.add(key.decode().removeprefix(head).removesuffix(tail))
+        return list(found)
 
-    # --- housekeeping -------------------------------------------------------------------------------------------
+    # --- housekeeping -----------------------------------------------------------------------------
 
     def _purge(self, queue: str) -> int:
         return self._settle_runs("commit", queue, ("", 0, "", ""), self._find_free(queue))
@@ -974,7 +939,7 @@ class RedisStore(SignallingStore):
             client.unlink(*self._keys(queue))
 
 
-# --- talking to the server --------------------------------------------------------------------------------------
+# --- talking to the server ------------------------------------------------------------------------
 
 
 def _connection_options() -> dict[str, Any]:
@@ -1011,7 +976,7 @@ def _call_script(client: Any, script: tuple[str, str], keys: Sequence[str], *arg
         return client.eval(text, len(keys), *keys, *arguments)
 
 
-# --- plain values -----------------------------------------------------------------------------------------------
+# --- plain values ---------------------------------------------------------------------------------
 
 COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
@@ -1059,14 +1024,9 @@ def _meets(where: Sequence[Condition], column: str, value: int | str) -> bool:
 
 def _ids_in_conditions(where: Sequence[Condition]) -> set[bytes] | None:
     """Return the only ids that can meet the conditions; `None` if no condition names ids."""
-    named = [
-        {
-            key
-            for id in ((one.value,) if isinstance(one.value, str | int) else one.value)
-            if isinstance(id, str)
-            for key in keys_of_id(id)
-        }
-        for one in where
-        if one.column == "id" and one.op in ("=", "in")
-    ]
+    named = []
+    for one in where:
+        if one.column == "id" and one.op in ("=", "in"):
+            ids = one.value if isinstance(one.value, tuple) else (one.value,)
+            named.append({key for id in ids if isinstance(id, str) for key in keys_of_id(id)})
     return set.intersection(*named) if named else None

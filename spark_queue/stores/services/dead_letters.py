@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from typing import Any
 
 from spark_queue.errors import plural
 from spark_queue.stores.base import Store
-from spark_queue.stores.types import DeadLetterInfo, Note, queue_note_key
+from spark_queue.stores.types import DeadLetterInfo, queue_note_key
 
 SETTLED_NOTE, HISTORY_NOTE = "settled", "history"  #: kinds of notes about consumers of one name
 
@@ -53,21 +54,17 @@ def add_settled(store: Store, queue: str, consumer: str, rows: int) -> None:
 
     So the query that reserved them does not take them as lost.
     """
-    key = _settled_key(queue, consumer)
-    while True:
-        note = store.note(key) or Note({"rows": 0}, 0)
-        if store.set_note(key, {"rows": note.value["rows"] + rows, "by": uuid.uuid4().hex}, note.version):
-            return
+
+    def add(value: dict[str, Any] | None) -> dict[str, Any]:
+        return {"rows": rows + (value["rows"] if value else 0), "by": uuid.uuid4().hex}
+
+    store.change_note(queue_note_key(queue, SETTLED_NOTE, consumer), add)
 
 
 def settled_count(store: Store, queue: str, consumer: str) -> int:
     """Return an upper bound of the messages of a consumer that were settled one by one."""
-    note = store.note(_settled_key(queue, consumer))
+    note = store.note(queue_note_key(queue, SETTLED_NOTE, consumer))
     return int(note.value["rows"]) if note else 0
-
-
-def _settled_key(queue: str, consumer: str) -> str:
-    return queue_note_key(queue, SETTLED_NOTE, consumer)
 
 
 def set_history(store: Store, queue: str, consumer: str, history: int) -> None:
@@ -75,12 +72,8 @@ def set_history(store: Store, queue: str, consumer: str, history: int) -> None:
 
     `drop` removes the note with the queue.
     """
-    key = queue_note_key(queue, HISTORY_NOTE, consumer)
-    while (note := store.note(key)) is not None or history:
-        if note is not None and note.value["history"] == history:
-            return
-        if store.set_note(key, {"v": 1, "history": history} if history else None, note.version if note else 0):
-            return
+    value = {"v": 1, "history": history} if history else None
+    store.change_note(queue_note_key(queue, HISTORY_NOTE, consumer), lambda _: value)
 
 
 def history_of(store: Store, queue: str, consumer: str) -> int:

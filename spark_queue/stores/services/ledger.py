@@ -225,9 +225,9 @@ def publish_batch(
                 sink=sink,
                 batch=batch,
             )
-        value = _note_value(found.id if found else None, batch, stages) | (
-            {"members": dict(members)} if members else {}
-        )
+        value = _note_value(found.id if found else None, batch, stages)
+        if members:
+            value["members"] = dict(members)
         if hashes is not None:
             value["rows"] = own_hashes = row_hashes.save_hashes(store, sink, batch, hashes)
         if found and isinstance(found.rows, tuple):

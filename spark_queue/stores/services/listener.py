@@ -108,7 +108,7 @@ class Listener:
         self._subscription: Subscription | None = None
         self._closed = threading.Event()
 
-    # --- for waiting threads ------------------------------------------------------------------------------------
+    # --- for waiting threads ----------------------------------------------------------------------
 
     def signal_version(self, queue: str) -> int:
         """Return a number that changes with each signal of the queue. The first call subscribes."""
@@ -172,7 +172,7 @@ class Listener:
         queue.version = self._last_version
         queue.changed.notify_all()
 
-    # --- the thread ---------------------------------------------------------------------------------------------
+    # --- the thread -------------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:

@@ -155,7 +155,7 @@ class Ownership:
         was started last. In a checkpoint with offsets of version 1, the first batch seen counts as
         started.
         """
-        started = self._read_owned().started
+        started = self.check().started
         if started is None and not batch.by:
             self.start(batch)
             return
@@ -180,7 +180,7 @@ class Ownership:
         note = self._seen  # usually the note has not changed
         while True:
             if note is None:
-                self._read_owned()
+                self.check()
                 note = self._seen
             assert note is not None
             standing = ConsumerState.from_note(note)
@@ -194,15 +194,11 @@ class Ownership:
 
     def renew(self) -> None:
         """Renew the note. Raises `FencedError` if this process lost the consumer."""
-        standing = self._read_owned()
+        standing = self.check()
         if not self._write(self._seen, standing):
-            self._read_owned()
+            self.check()
 
-    def check(self) -> None:
-        """Raise `FencedError` if this process lost the consumer."""
-        self._read_owned()
-
-    def _read_owned(self) -> ConsumerState:
+    def check(self) -> ConsumerState:
         """Read the note. Raises `FencedError` if this process lost the consumer."""
         note = self._seen = self._store.note(self._key)
         standing = None if note is None else ConsumerState.from_note(note)

@@ -114,12 +114,7 @@ class PoisonMessageHandler:
     def _update(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
         """Change the note, and return its new value."""
         self.may_have_parked = True
-        while True:
-            note = self._store.note(self._key)
-            value = note.value if note else {"v": 1}
-            value |= change(value)
-            if self._store.set_note(self._key, value, note.version if note else 0):
-                return value
+        return self._store.change_note(self._key, lambda old: {"v": 1, **(old or {}), **change(old or {})})
 
     def _delete_note(self) -> None:
         note = self._store.note(self._key)
@@ -175,10 +170,8 @@ class PoisonMessageHandler:
 
 def note_run(store: Store, queue: str, consumer: str, query: str, run: str) -> None:
     """Note the query and its run that work on a batch that comes again, and may fail."""
-    key = _note_key(queue, consumer)
-    while (note := store.note(key)) is not None and note.value.get("run") != run:
-        if store.set_note(key, note.value | {"query": query, "run": run}, note.version):
-            return
+    facts = {"query": query, "run": run}
+    store.change_note(_note_key(queue, consumer), lambda old: None if old is None else old | facts)
 
 
 def _new_note(seq: int | str, runs: int) -> dict[str, Any]:
@@ -204,13 +197,9 @@ def note_failure(store: Store, query: str, run: str, error: str) -> None:
 
     A query has one such note, of its last failure. Several callers may note the same failure.
     """
-    key, value = failure_key(query), {"v": 1, "run": run, "error": error}
-    while (note := store.note(key)) is None or note.value != value:
-        if store.set_note(key, value, note.version if note else 0):
-            return
+    store.change_note(failure_key(query), lambda _: {"v": 1, "run": run, "error": error})
 
 
 def delete_failure(store: Store, query: str) -> None:
     """Remove that note: the query has succeeded, or no message is suspected now."""
-    if note := store.note(failure_key(query)):
-        store.set_note(failure_key(query), None, note.version)
+    store.change_note(failure_key(query), lambda _: None)

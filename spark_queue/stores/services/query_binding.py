@@ -42,10 +42,13 @@ def bind(store: Store, queue: str, option: str | None, binding: QueryBinding) ->
     `option`: its option `consumer`, since a query may read a queue twice. Atomic. Raises
     `CheckpointError` if the query is bound to another epoch.
     """
-    key = queue_note_key(queue, QUERY_NOTE, f"{binding.query}/{option or ''}")
-    while True:
-        note = store.note(key)
-        previous = note.value if note else {"consumer": binding.consumer, "number": -1}
+    value: dict[str, Any] = {"v": BINDING_VERSION, "consumer": binding.consumer}
+    if binding.number is not None:
+        value |= {"number": binding.number, "batch": binding.batch}
+
+    def change(previous: dict[str, Any] | None) -> dict[str, Any]:
+        if previous is None:
+            return value
         if previous["consumer"] != binding.consumer:
             raise CheckpointError(
                 f"query {binding.query} has read queue {queue!r} as consumer {previous['consumer']}, and now begins "
@@ -57,13 +60,10 @@ def bind(store: Store, queue: str, option: str | None, binding: QueryBinding) ->
                 queue=queue,
                 consumer=binding.consumer,
             )
-        value: dict[str, Any] = {"v": BINDING_VERSION, "consumer": binding.consumer}
-        if binding.number is not None:
-            value |= {"number": binding.number, "batch": binding.batch}
-        if note is not None and (previous == value or previous.get("number", -1) > value.get("number", -1)):
-            return  # a late task changes nothing
-        if store.set_note(key, value, note.version if note else 0):
-            return
+        late = previous.get("number", -1) > value.get("number", -1)
+        return previous if late else value  # a late task changes nothing
+
+    store.change_note(queue_note_key(queue, QUERY_NOTE, f"{binding.query}/{option or ''}"), change)
 
 
 def query_bindings(store: Store, queue: str, consumer: str) -> list[QueryBinding]:

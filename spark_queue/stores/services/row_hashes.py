@@ -67,10 +67,8 @@ def save_hashes(store: Store, sink: str, batch: int, hashes: bytes) -> RowHashes
     if len(hashes) > MAX_COMPARED_ROWS * HASH_BYTES:
         log.warning(
             "batch %d of sink %s has more than %d rows: they are not compared if it comes again",
-            batch,
-            sink,
-            MAX_COMPARED_ROWS,
-        )
+            batch, sink, MAX_COMPARED_ROWS,
+        )  # fmt: skip
         return None
     if len(hashes) <= MAX_IN_LEDGER * HASH_BYTES:
         return b64encode(hashes).decode()

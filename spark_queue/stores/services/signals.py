@@ -65,9 +65,8 @@ class SignalSender:
                 later.daemon = True
                 later.start()
                 return
-            self._sent = {name: sent for name, sent in self._sent.items() if sent + SIGNAL_WINDOW > now} | {
-                queue: now
-            }
+            self._sent = {name: sent for name, sent in self._sent.items() if sent + SIGNAL_WINDOW > now}
+            self._sent[queue] = now
         self._send(queue, mature)
 
     def _end_window(self, queue: str) -> None:

@@ -68,11 +68,14 @@ class RowPlace(NamedTuple):
 def after_clause(after: RowPlace | None) -> tuple[str, tuple[Any, ...]]:
     """Return the WHERE clause of the records after a place, and its values. `None` matches all."""
     place = RowPlace(-(2**63), "") if after is None else after
-    return f"(mature, id) > ({', '.join(map(_parameter, place))})", tuple(map(_plain, place))
+    values = ["CAST(? AS TEXT)" if isinstance(one, BrokenText) else "?" for one in place]
+    return f"(mature, id) > ({', '.join(values)})", place
 
 
-def ids_clause(ids: Sequence[str]) -> tuple[str, tuple[Any, ...]]:
-    """Return the WHERE clause of the records with these ids, and its values."""
+def ids_clause(ids: Sequence[str] | None) -> tuple[str, tuple[Any, ...]]:
+    """Return the WHERE clause of the records with these ids, and its values. `None` matches all."""
+    if ids is None:
+        return "1", ()
     by_text, values = "id IN (SELECT value FROM json_each(?))", (json.dumps(list(ids)),)
     binary_ids = [(id, key) for id in ids if (key := bytes_of_text(id)) is not None]
     if not binary_ids:
@@ -92,20 +95,20 @@ def read_records(
     of the history.
     """
     yielded = 0
+    history_columns = _HISTORY_COLUMNS if history else ()
     try:
-        history_columns = f", {', '.join(_HISTORY_COLUMNS)}" if history else ""
-        for part in _fetch_parts(
-            db.execute(f"SELECT {_READ_COLUMNS}{history_columns} {source}", values), rows, itemgetter(1)
-        ):
+        cursor = db.execute(f"SELECT {', '.join((_READ_COLUMNS, *history_columns))} {source}", values)
+        for part in _fetch_parts(cursor, rows, itemgetter(1)):
             page = Records(_to_batch(queue, part), RowPlace(part[-1][2], part[-1][0]))
             yielded += len(part)
             yield page
         return
-    except (sqlite3.OperationalError, *READ_ERRORS) as error:
-        if isinstance(error, sqlite3.OperationalError) and not _is_data_error(error):
+    except READ_ERRORS:
+        pass
+    except sqlite3.OperationalError as error:  # invalid JSON or UTF-8 is an error of a row
+        if not any(one in str(error) for one in ("JSON", "UTF-8")):
             raise
-    columns = (*_RAW_COLUMNS, *(_HISTORY_COLUMNS if history else ()))
-    names = ", ".join(f"typeof({one}), CAST({one} AS BLOB)" for one in columns)
+    names = ", ".join(f"typeof({one}), CAST({one} AS BLOB)" for one in (*_RAW_COLUMNS, *history_columns))
     cursor = db.execute(f"SELECT {names} {source}", values)
     for _ in range(yielded):
         cursor.fetchone()
@@ -114,11 +117,6 @@ def read_records(
         yield read_each(queue, raw_rows, _read_row, _raw_row)._replace(
             after=RowPlace(raw_rows[-1][2], raw_rows[-1][0])
         )
-
-
-def _is_data_error(error: sqlite3.OperationalError) -> bool:
-    """Return whether the error is about a value of a row: invalid JSON or UTF-8."""
-    return any(one in str(error) for one in ("JSON", "UTF-8"))
 
 
 def _fetch_parts(
@@ -158,7 +156,7 @@ def _to_batch(queue: str, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
     return with_history(batch, *history) if history else batch
 
 
-# --- row by row -----------------------------------------------------------------------------------------------------
+# --- row by row -----------------------------------------------------------------------------------
 
 
 def _parse_value(kind: str, content: bytes | None) -> Any:
@@ -203,20 +201,12 @@ def _parse_headers(value: Any) -> dict[str, str] | None:
 
 def _raw_row(row: tuple[Any, ...]) -> Row:
     """Return the row for one that cannot be read. Its payload is the raw row as JSON."""
-    id, payload, mature, kind, headers, tries, *history = row
-    shown_id = id if type(id) is str else text_of_bytes(bytes(id)) if isinstance(id, bytes) else str(id)
-    values = (id, payload, mature, kind, headers, tries)
-    raw = {name: _jsonable(one) for name, one in zip(_RAW_COLUMNS, values, strict=True)}
+    id, _, mature, _, _, tries, *history = row
+    shown_id = id if type(id) is str else text_of_bytes(id) if isinstance(id, bytes) else str(id)
+    raw = {name: _jsonable(one) for name, one in zip(_RAW_COLUMNS, row, strict=False)}
     digest = digest_header(to_json({name: one for name, one in raw.items() if name not in ("mature", "tries")}))
-    return Row(
-        shown_id,
-        to_json(raw),
-        "json",
-        digest,
-        first_readable(parse_mature, mature),
-        first_readable(parse_tries, tries),
-        _history_entry(history),
-    )
+    due, failed = first_readable(parse_mature, mature), first_readable(parse_tries, tries)
+    return Row(shown_id, to_json(raw), "json", digest, due, failed, _history_entry(history))
 
 
 def _jsonable(value: Any) -> Any:
@@ -224,7 +214,7 @@ def _jsonable(value: Any) -> Any:
         try:
             return value.decode()
         except UnicodeDecodeError:
-            return bytes(value)
+            return value
     return value
 
 
@@ -237,11 +227,3 @@ def _history_entry(values: Sequence[Any]) -> tuple[int, str | None, str] | None:
         consumer if isinstance(consumer, str) else None,
         outcome if isinstance(outcome, str) else "commit",
     )
-
-
-def _parameter(value: Any) -> str:
-    return "CAST(? AS TEXT)" if isinstance(value, BrokenText) else "?"
-
-
-def _plain(value: Any) -> Any:
-    return bytes(value) if isinstance(value, BrokenText) else value

@@ -123,6 +123,9 @@ COPIED_COLUMNS = "id, payload, kind, headers, mature, tries"
 #: The columns of a note. The cast reads a value that is not text, too.
 NOTE_COLUMNS = "CAST(value AS BLOB), version, written"
 
+#: The columns of the counters.
+ACT_COLUMNS = ", ".join(f'"{act}"' for act in ACTS)
+
 #: Whether a record is a bucket. Its column `rows` cannot say so: a bucket of one message has 1.
 _IS_BUCKET = f"(id >= '{BUCKET_PREFIX}' AND id < '{chr(ord(BUCKET_PREFIX) + 1)}')"
 
@@ -180,7 +183,7 @@ class SqliteStore(Store):
         self._file: FileId | None = None  # of the first connection; later ones must match
         self._open_files: OpenFiles | None = None
 
-    # --- the connection -----------------------------------------------------------------------------------------
+    # --- the connection ---------------------------------------------------------------------------
 
     def missing_database(self) -> str:
         path = Path(self._path)
@@ -233,9 +236,8 @@ class SqliteStore(Store):
             raise OptionError(sentence, option="url", url=self.url)
         found = FileId.from_path(self._path)
         if self._file and found != self._file:
-            raise self._file_error(
-                f"the file {self._path!r} was {'replaced' if found else 'deleted'} while it was in use"
-            )
+            change = "replaced" if found else "deleted"
+            raise self._file_error(f"the file {self._path!r} was {change} while it was in use")
         return found
 
     def _check_file(self) -> None:
@@ -285,11 +287,14 @@ class SqliteStore(Store):
             raise StoreError(f"{self.url}: {text}{hint}", url=self.url) from error
 
     @contextmanager
-    def _transaction(self, statement: str = "BEGIN IMMEDIATE") -> Iterator[sqlite3.Connection]:
+    def _transaction(self, *, read_only: bool = False) -> Iterator[sqlite3.Connection]:
         with self._lock, self._translate_errors():
             db = self._get_connection()
             try:
-                _begin(db, statement)
+                if read_only:
+                    db.execute("BEGIN")
+                else:
+                    _retry_while_busy(db, "BEGIN IMMEDIATE")
                 yield db
                 self._check_file()  # before COMMIT, which acknowledges the write
                 db.execute("COMMIT")
@@ -309,7 +314,7 @@ class SqliteStore(Store):
         Raises `OptionError` or `StoreError` if the file cannot be used, `StoreUnavailable` while it
         is locked.
         """
-        return self._transaction("BEGIN")
+        return self._transaction(read_only=True)
 
     def close(self) -> None:
         super().close()
@@ -318,7 +323,7 @@ class SqliteStore(Store):
                 self._connection.close()
             self._connection = self._open_files = None
 
-    # --- signals ------------------------------------------------------------------------------------------------
+    # --- signals ----------------------------------------------------------------------------------
     # `data_version` changes when another connection writes to the file, `total_changes` when this
     # one does.
 
@@ -336,7 +341,7 @@ class SqliteStore(Store):
             if self._signal_version(queue) != version:
                 return
 
-    # --- messages in --------------------------------------------------------------------------------------------
+    # --- messages in ------------------------------------------------------------------------------
 
     def _push(self, queue: str, batch: pa.RecordBatch) -> int:
         rows = _to_rows(batch, self._now())  # before the lock, which others wait for
@@ -362,21 +367,16 @@ class SqliteStore(Store):
                     try:
                         batch = from_bytes_with_digest(packed, (PUSHES,))
                     except DamagedBytes as error:
-                        raise self._damaged_part_error(queue, stage, part, rowid, size, error) from error
+                        raise StoreError(
+                            f"{self.url}: part {part!r} of stage {stage!r} is damaged: {error}. It has "
+                            f"{plural(size, 'message')} for queue {queue!r}; nothing was published. Restore the file "
+                            "from a backup, or discard the messages: stop the query, remove the part in the sqlite3 "
+                            f"shell (DELETE FROM staged WHERE rowid = {rowid}), and start the query again",
+                            url=self.url, queue=queue, stage=stage, part=part,
+                        ) from error  # fmt: skip
                     published[queue] += _insert(db, queue, _to_rows(batch, 0))
                 db.execute("DELETE FROM staged WHERE stage = ?", (stage,))
         return published
-
-    def _damaged_part_error(
-        self, queue: str, stage: str, part: str, rowid: int, size: int, error: DamagedBytes
-    ) -> StoreError:
-        return StoreError(
-            f"{self.url}: part {part!r} of stage {stage!r} is damaged: {error}. It has {plural(size, 'message')} for "
-            f"queue {queue!r}; nothing was published. Restore the file from a backup, or discard the messages: stop "
-            f"the query, remove the part in the sqlite3 shell (DELETE FROM staged WHERE rowid = {rowid}), and start "
-            "the query again",
-            url=self.url, queue=queue, stage=stage, part=part,
-        )  # fmt: skip
 
     def _staged(self, stage: str) -> list[Staged]:
         with self._read_transaction() as db:
@@ -388,12 +388,10 @@ class SqliteStore(Store):
         with self._transaction() as db:
             where, values = _subtree_clause("stage", stage)
             where += " AND stage NOT IN (SELECT value FROM json_each(?))"
-            values += (json.dumps(list(keep)),)
-            (rows,) = db.execute(f"SELECT coalesce(sum(size), 0) FROM staged WHERE {where}", values).fetchone()
-            db.execute(f"DELETE FROM staged WHERE {where}", values)
-            return int(rows)
+            delete = f"DELETE FROM staged WHERE {where} RETURNING size"
+            return sum(size for (size,) in db.execute(delete, (*values, json.dumps(list(keep)))))
 
-    # --- reservations -------------------------------------------------------------------------------------------
+    # --- reservations -----------------------------------------------------------------------------
 
     def _claim(self, queue: str, tag: str, limit: int, target: int, lease: int | None, before: int) -> Claim:
         with self._transaction() as db:
@@ -404,9 +402,8 @@ class SqliteStore(Store):
             now = _now(db)
             _expire_leases(db, queue_id, now)
             until = None if lease is None else now + lease
-            lease_id = db.execute(
-                "INSERT INTO lease (queue, tag, until) VALUES (?, ?, ?)", (queue_id, tag, until)
-            ).lastrowid
+            insert = "INSERT INTO lease (queue, tag, until) VALUES (?, ?, ?)"
+            lease_id = db.execute(insert, (queue_id, tag, until)).lastrowid
             free = "FROM message WHERE queue = ? AND lease IS NULL AND mature <= ? ORDER BY mature, id LIMIT ?"
             values, oversized_bucket = (queue_id, min(now, before), target), None
             if _has_free_bucket(db, queue_id):
@@ -425,13 +422,10 @@ class SqliteStore(Store):
         with self._transaction() as db:
             queue_id, now = _queue_id(db, queue), _now(db)
             _expire_leases(db, queue_id, now)
-            (rows,) = db.execute(
-                "SELECT count(*) FROM (SELECT 1 FROM message "
-                "WHERE queue = ? AND lease IS NULL AND mature <= ? ORDER BY mature LIMIT ?)",
-                (queue_id, min(now, before), limit),
-            ).fetchone()
-            extra = _extra_messages(db, "lease IS NULL AND queue = ? AND mature <= ?", (queue_id, min(now, before)))
-            return min(int(rows) + extra, limit)
+            where, values = "lease IS NULL AND queue = ? AND mature <= ?", (queue_id, min(now, before))
+            first = f"SELECT 1 FROM message WHERE {where} ORDER BY mature LIMIT ?"
+            (rows,) = db.execute(f"SELECT count(*) FROM ({first})", (*values, limit)).fetchone()
+            return min(int(rows) + _extra_messages(db, where, values), limit)
 
     def _scan_free(self, queue: str, after: RowPlace | None, rows: int) -> Records:
         with self._transaction() as db:
@@ -447,9 +441,8 @@ class SqliteStore(Store):
             if tag is None:
                 _expire_leases(db, queue_id, _now(db))
             else:
-                (lease,) = db.execute(
-                    "SELECT id FROM lease WHERE queue = ? AND tag = ?", (queue_id, tag)
-                ).fetchone() or (0,)
+                found = db.execute("SELECT id FROM lease WHERE queue = ? AND tag = ?", (queue_id, tag)).fetchone()
+                lease = found[0] if found else 0
             by_id, ids = ids_clause([one.id for one in records])
             where, values = f"FROM message WHERE queue = ? AND lease IS ? AND {by_id}", (queue_id, lease, *ids)
             (present,) = db.execute(f"SELECT count(*) {where}", values).fetchone()
@@ -511,13 +504,11 @@ class SqliteStore(Store):
     def _reservations(self, queue: str, tag: str) -> list[Reservation]:
         with self._read_transaction() as db:
             where, values = _subtree_clause("tag", tag)
-            found = db.execute(
-                f"SELECT tag, id, until FROM lease WHERE queue = ? AND {where} ORDER BY tag",
-                (_queue_id(db, queue), *values),
-            ).fetchall()
+            select = f"SELECT tag, id, until FROM lease WHERE queue = ? AND {where} ORDER BY tag"
+            found = db.execute(select, (_queue_id(db, queue), *values)).fetchall()
             return [Reservation(name, _count_held(db, lease), until) for name, lease, until in found]
 
-    # --- between queues -----------------------------------------------------------------------------------------
+    # --- between queues ---------------------------------------------------------------------------
 
     def _move(self, queue: str, to: str, selection: Selection, dead_letter: DeadLetterInfo | None) -> int:
         with self._transaction() as db:
@@ -525,11 +516,8 @@ class SqliteStore(Store):
             if selection.tag is None:
                 _expire_leases(db, queue_id, now)
                 leases: list[int] = []
-                values: tuple[Any, ...]
-                where, values = "queue = ? AND lease IS NULL", (queue_id,)
-                if selection.ids is not None:
-                    by_id, ids = ids_clause(selection.ids)
-                    where, values = f"{where} AND {by_id}", (*values, *ids)
+                by_id, values = ids_clause(selection.ids)
+                where, values = f"queue = ? AND lease IS NULL AND {by_id}", (queue_id, *values)
             else:
                 leases = _lease_ids(db, queue, selection.tag)
                 where, values = _held_clause(leases, selection.ids)
@@ -542,9 +530,8 @@ class SqliteStore(Store):
                 moved = _change(db, "INSERT INTO moving SELECT rowid FROM message", where, values)
             else:
                 select = f"SELECT rowid, {_BUCKET_ID} FROM message WHERE {where} ORDER BY mature, id LIMIT ?"
-                rowids, moved, _ = select_records(
-                    db.execute(select, (*values, selection.limit)), selection.limit, selection.limit
-                )
+                found = db.execute(select, (*values, selection.limit))
+                rowids, moved, _ = select_records(found, selection.limit, selection.limit)
                 db.executemany("INSERT INTO moving VALUES (?)", ((one,) for one in rowids))
             if dead_letter:
                 db.execute(
@@ -567,10 +554,10 @@ class SqliteStore(Store):
             _delete_empty_leases(db, leases)
             return moved
 
-    # --- statistics and pause -----------------------------------------------------------------------------------
+    # --- statistics and pause ---------------------------------------------------------------------
 
     def _count(self, counts: Counts) -> None:
-        columns = ", ".join(f'"{act}"' for act in ACTS)
+        insert = f"INSERT INTO statistics (queue, {ACT_COLUMNS}) VALUES (?{', ?' * len(ACTS)})"
         increments = ", ".join(f'"{act}" = "{act}" + excluded."{act}"' for act in ACTS)
         rows = [(queue, *(acts.get(act, 0) for act in ACTS)) for queue, acts in counts.items()]
         # No wait for the disk, which would delay other writers: a power failure may lose counts.
@@ -579,20 +566,14 @@ class SqliteStore(Store):
             db.execute("PRAGMA synchronous = NORMAL")
             try:
                 with self._transaction():
-                    db.executemany(
-                        f"INSERT INTO statistics (queue, {columns}) VALUES (?{', ?' * len(ACTS)}) "
-                        f"ON CONFLICT DO UPDATE SET {increments}",
-                        rows,
-                    )
+                    db.executemany(f"{insert} ON CONFLICT DO UPDATE SET {increments}", rows)
             finally:
                 db.execute("PRAGMA synchronous = FULL")
 
     def _statistics(self, queue: str | None) -> dict[str, Statistics]:
         with self._read_transaction() as db:
-            columns = ", ".join(f'"{act}"' for act in ACTS)
-            where = "" if queue is None else " WHERE queue = ?"
-            values = () if queue is None else (queue,)
-            found = db.execute(f"SELECT queue, paused, {columns} FROM statistics{where}", values)
+            select = f"SELECT queue, paused, {ACT_COLUMNS} FROM statistics"
+            found = db.execute(select) if queue is None else db.execute(f"{select} WHERE queue = ?", (queue,))
             return {
                 name: Statistics.from_counts(dict(zip(ACTS, counts, strict=True)), bool(paused))
                 for name, paused, *counts in found
@@ -600,17 +581,14 @@ class SqliteStore(Store):
 
     def _set_paused(self, queue: str, paused: bool) -> None:
         with self._transaction() as db:
-            db.execute(
-                "INSERT INTO statistics (queue, paused) VALUES (?, ?) "
-                "ON CONFLICT DO UPDATE SET paused = excluded.paused",
-                (queue, paused),
-            )
+            insert = "INSERT INTO statistics (queue, paused) VALUES (?, ?)"
+            db.execute(f"{insert} ON CONFLICT DO UPDATE SET paused = excluded.paused", (queue, paused))
 
     def _delete_statistics(self, queue: str) -> None:
         with self._transaction() as db:
             db.execute("DELETE FROM statistics WHERE queue = ?", (queue,))
 
-    # --- notes --------------------------------------------------------------------------------------------------
+    # --- notes ------------------------------------------------------------------------------------
 
     def _note(self, key: str) -> RawNote | None:
         with self._read_transaction() as db:
@@ -632,12 +610,11 @@ class SqliteStore(Store):
 
     def _notes(self, prefix: str) -> dict[str, RawNote]:
         with self._read_transaction() as db:
-            found = db.execute(
-                f"SELECT key, {NOTE_COLUMNS} FROM note WHERE substr(key, 1, ?) = ?", (len(prefix), prefix)
-            )
+            select = f"SELECT key, {NOTE_COLUMNS} FROM note WHERE substr(key, 1, ?) = ?"
+            found = db.execute(select, (len(prefix), prefix))
             return {key: RawNote(*facts) for key, *facts in found}
 
-    # --- reading ------------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     def _now(self) -> int:
         with self._read_transaction() as db:
@@ -649,11 +626,10 @@ class SqliteStore(Store):
     def _examine(self) -> list[Finding]:
         with self._read_transaction() as db:
             (journal,) = db.execute("PRAGMA journal_mode").fetchone()
-        wal = (
-            Finding("journal", "good", "WAL, flushed at every commit")
-            if journal == "wal"
-            else Finding("journal", "bad", f"{journal}, not WAL", "sqlite3 FILE 'PRAGMA journal_mode = WAL'")
-        )
+        if journal == "wal":
+            wal = Finding("journal", "good", "WAL, flushed at every commit")
+        else:
+            wal = Finding("journal", "bad", f"{journal}, not WAL", "sqlite3 FILE 'PRAGMA journal_mode = WAL'")
         kind = _file_system_type(self._path)
         if kind in NETWORK_FILE_SYSTEMS or kind.startswith("fuse."):
             disk = Finding(
@@ -689,19 +665,17 @@ class SqliteStore(Store):
 
     def _never_due(self, queue: str) -> list[str]:
         with self._read_transaction() as db:
-            where = "queue = ? AND lease IS NULL AND mature > ?"  # a text or a blob is greater than any number
-            found = db.execute(
-                f"SELECT CAST(id AS BLOB) FROM message WHERE {where} AND typeof(mature) IN ('text', 'blob') LIMIT ?",
-                (_queue_id(db, queue), MAX_TIME_MS, MAX_NEVER_DUE),
-            )
+            # A text or a blob is greater than any number.
+            where = "queue = ? AND lease IS NULL AND mature > ? AND typeof(mature) IN ('text', 'blob')"
+            select = f"SELECT CAST(id AS BLOB) FROM message WHERE {where} LIMIT ?"
+            found = db.execute(select, (_queue_id(db, queue), MAX_TIME_MS, MAX_NEVER_DUE))
             return [id_of(id) for (id,) in found]
 
     def _next_mature(self, queue: str) -> int | None:
         with self._read_transaction() as db:
             queue_id = _queue_id(db, queue)
-            free = db.execute(
-                "SELECT mature FROM message WHERE queue = ? AND lease IS NULL ORDER BY mature LIMIT 1", (queue_id,)
-            ).fetchone()
+            first = "SELECT mature FROM message WHERE queue = ? AND lease IS NULL ORDER BY mature LIMIT 1"
+            free = db.execute(first, (queue_id,)).fetchone()
             (end,) = db.execute("SELECT min(until) FROM lease WHERE queue = ?", (queue_id,)).fetchone()
             moments = [one for one in (free[0] if free else None, end) if isinstance(one, int | float)]
             return int(min(moments)) - _now(db) if moments else None
@@ -714,7 +688,7 @@ class SqliteStore(Store):
             db = self._open()
             try:
                 db.execute("BEGIN")
-                clauses: list[str] = ["queue = ?"]
+                clauses = ["queue = ?"]
                 values: list[Any] = [_queue_id(db, queue)]
                 if view == "history":
                     clauses.append("until > ?")
@@ -722,7 +696,8 @@ class SqliteStore(Store):
                 for one in where:
                     in_bucket = f" OR {_IS_BUCKET}" if one.column in PER_MESSAGE_COLUMNS else ""
                     if one.column == "id" and one.op in ("=", "in"):
-                        by_id, ids = ids_clause(_text_values(one))
+                        names = one.value if isinstance(one.value, tuple) else (one.value,)
+                        by_id, ids = ids_clause(list(map(str, names)))
                         clauses.append(f"({by_id}{in_bucket})")
                         values += ids
                     elif one.op == "in":
@@ -731,10 +706,10 @@ class SqliteStore(Store):
                     else:
                         clauses.append(f"({one.column} {one.op} ?{in_bucket})")
                         values.append(one.value)
-                source = f"FROM {'history' if view == 'history' else 'message'} WHERE {' AND '.join(clauses)}" + (
-                    " ORDER BY mature, id LIMIT ?" if limit is not None else ""
-                )
-                values += [limit] if limit is not None else []
+                source = f"FROM {'history' if view == 'history' else 'message'} WHERE {' AND '.join(clauses)}"
+                if limit is not None:
+                    source += " ORDER BY mature, id LIMIT ?"
+                    values.append(limit)
                 yield from read_records(db, queue, source, values, rows, history=view == "history")
             finally:
                 db.abandon()
@@ -752,7 +727,7 @@ class SqliteStore(Store):
         with self._read_transaction() as db:
             return [name for (name,) in db.execute("SELECT name FROM queue")]
 
-    # --- housekeeping -------------------------------------------------------------------------------------------
+    # --- housekeeping -----------------------------------------------------------------------------
 
     def _delete_history(self, queue: str, ids: Sequence[str]) -> int:
         with self._transaction() as db:
@@ -802,19 +777,6 @@ class SqliteStore(Store):
             db.execute("DELETE FROM queue WHERE id = ?", (queue_id,))
 
 
-def _text_values(condition: Condition) -> list[str]:
-    """Return the values of a condition as text."""
-    return [str(one) for one in (condition.value if isinstance(condition.value, tuple) else (condition.value,))]
-
-
-def _begin(db: sqlite3.Connection, statement: str) -> None:
-    """Begin a transaction. One that writes waits for other writers, up to BUSY_TIMEOUT seconds."""
-    if statement == "BEGIN":
-        db.execute(statement)
-    else:
-        _retry_while_busy(db, statement)
-
-
 def _retry_while_busy(db: sqlite3.Connection, statement: str) -> None:
     """Execute a statement that needs the file alone; retry while the file is locked.
 
@@ -838,7 +800,7 @@ def _retry_while_busy(db: sqlite3.Connection, statement: str) -> None:
         db.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT * 1000)}")
 
 
-# --- steps inside a transaction -------------------------------------------------------------------------------------
+# --- steps inside a transaction -------------------------------------------------------------------
 
 
 def _now(db: sqlite3.Connection) -> int:
@@ -861,13 +823,12 @@ def _ensure_queue(db: sqlite3.Connection, queue: str) -> int:
 class _InsertRows(NamedTuple):
     """Rows for the table `message`: SQL for the columns from `id` on, and the parameters of each.
 
-    One statement inserts `rows_per_statement` of them. `has_buckets`: some of them are buckets.
+    One statement inserts up to `rows_per_statement` of them: one, if some are buckets.
     """
 
     placeholders: str
     parameters: Sequence[tuple[Any, ...]]
     rows_per_statement: int
-    has_buckets: bool
 
 
 def _to_rows(batch: pa.RecordBatch, now: int) -> _InsertRows:
@@ -875,16 +836,15 @@ def _to_rows(batch: pa.RecordBatch, now: int) -> _InsertRows:
     ids, due, payloads = batch.column("id").to_pylist(), due_ms(batch, now), batch.column("payload").to_pylist()
     kinds, tries = batch.column("payload_kind"), batch.column("tries")
     bytes_of_one = batch.column("payload").nbytes // max(1, len(ids)) + 1
-    size_and_buckets = (
-        max(1, min(INSERT_ROWS, INSERT_BYTES // bytes_of_one)),
-        bool(pc.any(are_buckets(batch.column("id"))).as_py()),
-    )
+    step = max(1, min(INSERT_ROWS, INSERT_BYTES // bytes_of_one))
+    if pc.any(are_buckets(batch.column("id"))).as_py():
+        step = 1
     uniform = pc.all(pc.and_(pc.equal(kinds, "json"), pc.equal(tries, 0))).as_py()
     if uniform and not len(batch.column("headers").items):
-        return _InsertRows("?, ?, 0, 'json', NULL, ?", list(zip(ids, due, payloads, strict=True)), *size_and_buckets)
+        return _InsertRows("?, ?, 0, 'json', NULL, ?", list(zip(ids, due, payloads, strict=True)), step)
     headers = [orjson.dumps(one).decode() if one else None for one in header_dicts(batch)]
     columns = ids, due, tries.to_pylist(), kinds.to_pylist(), headers, payloads
-    return _InsertRows("?, ?, ?, ?, ?, ?", list(zip(*columns, strict=True)), *size_and_buckets)
+    return _InsertRows("?, ?, ?, ?, ?, ?", list(zip(*columns, strict=True)), step)
 
 
 def _insert(db: sqlite3.Connection, queue: str, new_rows: _InsertRows, lease: int | None = None) -> int:
@@ -893,36 +853,25 @@ def _insert(db: sqlite3.Connection, queue: str, new_rows: _InsertRows, lease: in
     They are held by `lease`, or free if it is `None`.
     """
     queue_id = _ensure_queue(db, queue)
-
-    def insert(rows: Sequence[tuple[Any, ...]], weight: int, rows_per_statement: int) -> int:
+    insert = "INSERT INTO message (queue, lease, rows, id, mature, tries, kind, headers, payload) VALUES"
+    at = inserted = 0
+    while left := len(new_rows.parameters) - at:
+        size = min(new_rows.rows_per_statement, 2 ** (left.bit_length() - 1))  # few statements are prepared
+        some = new_rows.parameters[at : at + size]
+        at += size
+        weight = rows_of(some[0][0])
         values = f"({queue_id}, {'NULL' if lease is None else lease}, {weight}, {new_rows.placeholders})"
-        full = len(rows) - len(rows) % rows_per_statement
-        chunks = [rows[first : first + rows_per_statement] for first in range(0, full, rows_per_statement)]
-        return sum(
-            db.executemany(
-                "INSERT INTO message (queue, lease, rows, id, mature, tries, kind, headers, payload) "
-                f"VALUES {', '.join([values] * size)} ON CONFLICT DO NOTHING",
-                parameters,
-            ).rowcount
-            for size, parameters in (
-                (rows_per_statement, (list(itertools.chain.from_iterable(part)) for part in chunks)),
-                (1, rows[full:]),
-            )
-        )
-
-    if not new_rows.has_buckets:
-        return insert(new_rows.parameters, 1, new_rows.rows_per_statement)
-    return sum(insert([row], weight, 1) * weight for row in new_rows.parameters for weight in (rows_of(row[0]),))
+        statement = f"{insert} {', '.join([values] * len(some))} ON CONFLICT DO NOTHING"
+        inserted += weight * db.execute(statement, list(itertools.chain.from_iterable(some))).rowcount
+    return inserted
 
 
 def _extra_messages(db: sqlite3.Connection, where: str, values: Sequence[Any]) -> int:
     """Return how many more messages than records meet a condition: buckets hold many."""
     is_large = f"rows > 1 AND rows < 1e{MAX_ROWS_DIGITS}"  # excludes text, which is greater than any number
-    found = db.execute(
-        f"SELECT coalesce(sum(rows - 1), 0) FROM message INDEXED BY message_bucket WHERE {is_large} AND {where}",
-        values,
-    ).fetchone()
-    return int(found[0])
+    select = "SELECT coalesce(sum(rows - 1), 0) FROM message INDEXED BY message_bucket"
+    (extra,) = db.execute(f"{select} WHERE {is_large} AND {where}", values).fetchone()
+    return int(extra)
 
 
 def _change(db: sqlite3.Connection, statement: str, where: str, values: Sequence[Any], *settings: Any) -> int:
@@ -974,11 +923,8 @@ def _count_held(db: sqlite3.Connection, lease: int) -> int:
 
 def _held_clause(leases: Sequence[int], ids: Sequence[str] | None) -> tuple[str, tuple[Any, ...]]:
     """Return the WHERE clause of the messages that these leases hold, and its values."""
-    held = "lease IN (SELECT value FROM json_each(?))"
-    if ids is None:
-        return held, (json.dumps(leases),)
     by_id, values = ids_clause(ids)
-    return f"{held} AND {by_id}", (json.dumps(leases), *values)
+    return f"lease IN (SELECT value FROM json_each(?)) AND {by_id}", (json.dumps(leases), *values)
 
 
 def _read_page(

@@ -77,9 +77,8 @@ def isolate(
                 continue
             new_ids: list[str] | None = [record.id]
             if number < rows.num_rows:
-                new_ids = _replace(
-                    store, queue, holder, [record], [rows.filter(selected), rows.filter(pc.invert(selected))]
-                )
+                parts = [rows.filter(selected), rows.filter(pc.invert(selected))]
+                new_ids = _replace(store, queue, holder, [record], parts)
             if new_ids is not None:
                 created.update(new_ids)
                 found.append(new_ids[0])
@@ -160,10 +159,7 @@ def _replace(
     layout: Buckets | None = None,
 ) -> list[str] | None:
     """Replace records by a bucket for each part; return their ids, `None` if records changed."""
-    made = (
-        pa.Table.from_batches([build_bucket(part, layout or Buckets()) for part in parts])
-        .combine_chunks()
-        .to_batches()[0]
-    )
+    buckets = [build_bucket(part, layout or Buckets()) for part in parts]
+    (made,) = pa.Table.from_batches(buckets).combine_chunks().to_batches()
     done = store._attempt(store._replace_records, queue, tag, records, made)
     return made.column("id").to_pylist() if done else None

@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import groupby
@@ -156,10 +157,8 @@ def read_each(queue: str, records: Sequence[T], read: Callable[[T], Row], raw: C
 def first_readable(read: Callable[[object], int], *values: object) -> int:
     """Return the first value that `read` can read, or 0."""
     for value in values:
-        try:
+        with suppress(Unreadable):
             return read(value)
-        except Unreadable:
-            continue
     return 0
 
 
@@ -170,7 +169,7 @@ def _build_batch(queue: str, rows: Sequence[Row]) -> pa.RecordBatch:
     return with_history(batch, *zip(*processed, strict=True)) if processed else batch
 
 
-# --- buckets and payloads -------------------------------------------------------------------------------------------
+# --- buckets and payloads -------------------------------------------------------------------------
 
 
 def slice_records(page: Records, start: int, stop: int) -> Records:
@@ -273,7 +272,7 @@ def _payload_fault(payload: bytes, kind: str, check_json: bool) -> str | None:
     return None
 
 
-# --- ids that are not text ------------------------------------------------------------------------------------------
+# --- ids that are not text ------------------------------------------------------------------------
 
 _BINARY = re.compile(r'\{"_id":\{"\$binary":\{"base64":"([A-Za-z0-9+/]*={0,2})","subType":"00"\}\}\}')
 
@@ -308,7 +307,7 @@ def to_json(value: Mapping[str, object]) -> bytes:
     return orjson.dumps(value, default=to_jsonable)
 
 
-# --- choosing records -----------------------------------------------------------------------------------------------
+# --- choosing records -----------------------------------------------------------------------------
 
 
 def filter_records(page: Records, where: Sequence[Condition], limit: int | None = None) -> Records:

@@ -1,4 +1,4 @@
-"""What the reader process does, without Spark: processes that stand still while others take over."""
+"""The reader process, without Spark: processes that stand still while others take over."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from spark_queue.stores.types import queue_note_key
 
 MOST, LEAST, EXACTLY = "at-most-once", "at-least-once", "exactly-once"
 
-#: What a batch was planned as, and what the option says after the restart: then it does not come again.
+#: The delivery of a planned batch, and the option after the restart: the batch does not come again.
 DROPPED = [(MOST, MOST), (MOST, EXACTLY), (MOST, LEAST), (EXACTLY, MOST)]
 
 
@@ -62,7 +62,7 @@ def taken_over(url, queue, start):
 
 
 class Clock:
-    """The server's time as owners of consumers see it. It moves only while one of them waits to take over."""
+    """The server's time as owners see it. It moves only while one of them waits to take over."""
 
     def __init__(self, monkeypatch, *stores):
         self.now = stores[0].now()
@@ -83,14 +83,14 @@ class Clock:
 
 @pytest.fixture
 def brisk(monkeypatch):
-    """Make living processes of consumers tell so often, and make none count as gone because it was slow to."""
+    """Make processes of consumers write heartbeats often, and none count as gone for a slow one."""
     monkeypatch.setattr(keeper, "HEARTBEAT_SECONDS", 0.05)
     monkeypatch.setattr(owner, "OWNER_TIMEOUT_MS", 3_600_000)
 
 
 @pytest.fixture
 def renewing(monkeypatch):
-    """Make consumers renew leases of an hour every 50 ms: a machine that stands still for a while loses none.
+    """Make consumers renew leases of an hour every 50 ms: a slow machine loses none.
 
     By default they renew after a third of the lease, which this checks.
     """
@@ -107,7 +107,7 @@ def renewing(monkeypatch):
 
 
 def renewed(url, queue, tags, endless=()):
-    """Wait until the leases of just these tags have been renewed twice; those that never end are held."""
+    """Wait until just the leases of these tags were renewed twice; endless ones are held."""
     with open_store(url) as store:
 
         def ends():
@@ -122,7 +122,7 @@ def renewed(url, queue, tags, endless=()):
 
 
 def all_come(url, name, consumer, start, seen, ids):
-    """Beside what was seen, all else comes, each once, when the leases of what was reserved late have ended."""
+    """All other messages come, each once, when the leases of late reservations have ended."""
     with open_store(url) as store:
         for one in store.reservations(name):
             assert one.until is not None, "only what is started is held without an end"
@@ -215,7 +215,7 @@ def test_a_living_owner_is_not_taken_over(any_url, name, monkeypatch):
 
 
 def test_an_owner_that_is_about_to_end_is_waited_for(any_url, name, monkeypatch):
-    """A query that is started again as soon as it has failed meets the failed one's process, which gives back."""
+    """A query that restarts at once meets the process of the failed run, which releases."""
     with open_store(any_url) as store, open_store(any_url) as other:
         first, second = Ownership(store, name, "c/1"), Ownership(other, name, "c/1")
         clock = Clock(monkeypatch, store, other)
@@ -338,7 +338,7 @@ def test_a_backlog_that_takes_long_to_count_is_counted_rarely(sqlite_url, name, 
     assert len(looks) == 2
 
 
-# --- the next batch, reserved while one is worked on ----------------------------------------------------------------
+# --- the next batch, reserved while one is worked on ----------------------------------------------
 
 
 def reserved(url, queue):
@@ -351,7 +351,7 @@ def reserved(url, queue):
 
 
 def later_than(store, moment):
-    """Wait until it is later than that moment (ms), also for a client that knows the time some ms wrong."""
+    """Wait until that moment (ms) has passed, even for a client whose clock is wrong by some ms."""
     wait_until(lambda: store.now() > moment + 50)
 
 
@@ -579,7 +579,7 @@ def test_what_a_batch_gives_back_itself_is_not_in_the_batch_reserved_meanwhile(a
     def late(self):
         if threading.current_thread().name == "spark_queue prefetch":
             go.wait()
-        check(self)
+        return check(self)
 
     monkeypatch.setattr(Ownership, "check", late)
     first = consumer.next(consumer.initial, 10, prefetch=True)
@@ -658,7 +658,7 @@ def test_the_lease_of_what_is_reserved_ahead_is_renewed(sqlite_url, name, consum
     assert consumer.owned.lease_renewer._renew_at == {}, "from now on it may be held without an end"
 
 
-# --- what is reserved, and what is started --------------------------------------------------------------------------
+# --- what is reserved, and what is started --------------------------------------------------------
 
 
 def held_until(url, queue):
@@ -709,7 +709,7 @@ def test_messages_of_a_batch_that_was_never_started_keep_their_tries(any_url, na
 
 
 def test_a_late_release_leaves_what_another_process_has_started(any_url, name, consumers, monkeypatch):
-    """Three processes: what the first has reserved, the third starts after the second has listed it."""
+    """Three processes: the third starts the first's reservation after the second has listed it."""
     with Queue(any_url, name) as queue:
         ids = queue.push_many(list(range(20)))
     first, second, third = (consumers(any_url, name, delivery="exactly-once") for _ in range(3))
@@ -746,7 +746,7 @@ def test_the_log_names_what_another_checkpoint_holds_and_the_way_on(any_url, nam
     assert [one.getMessage() for one in caplog.records] == [f"{told}; if its query never starts again: {way}"]
 
 
-# --- older checkpoints ----------------------------------------------------------------------------------------------
+# --- older checkpoints ----------------------------------------------------------------------------
 
 
 def numbered(offset: Offset, seq: int) -> Offset:
@@ -837,7 +837,7 @@ def test_after_a_drop_the_checkpoint_is_refused(any_url, name, consumers):
 
 
 def test_a_driver_that_stands_still_loses_nothing(any_url, name, consumers):
-    """It idles, another one works on a batch and ends; it goes on, and reserves what nobody will hear of."""
+    """It idles while another one works and ends. Then it reserves a batch that Spark never gets."""
     idle, busy, last = (consumers(any_url, name, numPartitions="1") for _ in range(3))
     with Queue(any_url, name) as queue:
         ids = queue.push_many([1])
@@ -855,7 +855,7 @@ def test_a_driver_that_stands_still_loses_nothing(any_url, name, consumers):
     assert reserved(any_url, name) == {3: 1}
 
 
-# --- checkpoints and notes of version 1 -----------------------------------------------------------------------------
+# --- checkpoints and notes of version 1 -----------------------------------------------------------
 
 
 def of_version_1(url, queue, consumer, rows, seq=1):

@@ -1,4 +1,4 @@
-"""A record that cannot be read becomes a dead letter; a query goes on with the other messages of its batch."""
+"""An unreadable record becomes a dead letter; a query goes on with the rest of its batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.spark.conftest import Harness
 
 
 def cases():
-    """Every odd record of every layout; a payload that is no JSON is a string to Spark, and delivered."""
+    """Every odd record of every layout. A payload that is no JSON is delivered as text."""
     found = [(kind, one) for kind in odd.TABLE for one in odd.TABLE[kind] if not one.decoded]
     fast = ("sqlite/: headers a blob",)
     named = [(f"{kind}: {one.name}", kind, one) for kind, one in found]

@@ -142,7 +142,7 @@ def test_a_part_of_the_history_is_written_as_it_is(any_url, name, past, to):
     assert [(one.id, one.payload) for one in back] == [(past[3], {"n": 3}), (past[4], {"n": 4})]
 
 
-# --- with Spark -----------------------------------------------------------------------------------------------------
+# --- with Spark -----------------------------------------------------------------------------------
 
 
 def test_the_history_is_a_dataframe_that_can_be_written_again(q):

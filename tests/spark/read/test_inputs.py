@@ -1,4 +1,4 @@
-"""Several queues read at once: rows side by side, or of the first that has some; restarts, kills, other consumers."""
+"""Several queues read at once: `zip` and `alts`, restarts, kills and other consumers."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def same(numbers):
     return [{"a": n, "b": n} for n in numbers]
 
 
-# --- side by side ---------------------------------------------------------------------------------------------------
+# --- side by side ---------------------------------------------------------------------------------
 
 
 def test_the_nth_comes_with_the_nth_whatever_comes_meanwhile(world):
@@ -159,7 +159,7 @@ def test_the_nth_comes_with_the_nth_whatever_comes_meanwhile(world):
         start = end
     assert seen == same(range(1_600))
     assert world.sizes() == {"a": (0, 0), "b": (400, 0)}
-    assert not any(one.consumer.owned.lease_renewer._renew_at for one in reader.queues.values()), "none is renewed"
+    assert not any(one.owned.lease_renewer._renew_at for one in reader.queues.values()), "none is renewed"
 
 
 def test_inputs_of_several_stores_go_in_step(wide):
@@ -195,7 +195,7 @@ def test_what_cannot_be_read_is_in_no_batch(small, binding, combine):
 
 @pytest.mark.parametrize("bucketed", ["a", "b", "ab"])
 def test_what_a_bucket_has_beyond_the_shortest_goes_back_to_its_place(world, bucketed):
-    """Only what was reserved is known of buckets: whole ones are taken, though less may be wanted."""
+    """Whole buckets are reserved, even if fewer messages are wanted; then their size is known."""
     for binding, rows in (("a", 1_000), ("b", 900)):
         for first in range(0, rows, 250):
             how = {"layout": Buckets(70)} if binding in bucketed else {}
@@ -327,7 +327,7 @@ def test_a_commit_that_a_crash_has_cut_short_is_completed(world, monkeypatch):
     assert world.sizes() == {"a": (0, 0), "b": (0, 0)}
 
 
-# --- messages that others have taken --------------------------------------------------------------------------------
+# --- messages that others have taken --------------------------------------------------------------
 
 
 def release_some(world, binding, end):
@@ -337,7 +337,7 @@ def release_some(world, binding, end):
 
 
 def begun(world, **options):
-    """A batch of a process that has died while it was worked on, and the reader that goes on with it."""
+    """A batch whose process died while tasks worked on it, and the reader that goes on with it."""
     world.push("a", range(20))
     world.push("b", range(20))
     old, new = (world.reader(**options) for _ in range(2))
@@ -372,7 +372,7 @@ def test_with_exactly_once_a_person_decides_what_becomes_of_the_rest(small):
 
 
 def test_a_batch_of_which_a_part_was_removed_is_not_written_again(small):
-    """An older checkpoint may have a batch that is written, and that was committed in one queue when a crash came."""
+    """An older checkpoint may have a written batch that one queue committed before a crash."""
     old, new, end, _ = begun(small, delivery="exactly-once")
     with open_store(small.urls["here"]) as store:
         store.commit(small.queues["a"][1], f"{end['consumer']}/1.1")
@@ -433,7 +433,7 @@ def test_what_has_failed_too_often_is_in_nobodys_company(small):
         assert dead.sizes().ready == 5
 
 
-# --- the first that has some ----------------------------------------------------------------------------------------
+# --- the first that has some ----------------------------------------------------------------------
 
 
 def test_alts_takes_from_the_first_that_has_some(world):
@@ -486,7 +486,7 @@ def test_what_a_process_took_before_spark_knew_is_given_back(world):
 
 @pytest.mark.parametrize("taken", [1, 2])
 def test_a_batch_of_one_input_that_comes_again_has_what_it_still_holds(world, taken):
-    """Its lease ended before it was started, and another consumer has taken some of its messages."""
+    """Its lease ended before it was started, and another consumer took some of its messages."""
     world.push("a", ["first", "second"])
     old, new = (world.reader(combine="alts", delivery="exactly-once") for _ in range(2))
     end = old.next(old.initial, 10)
@@ -529,7 +529,7 @@ def test_an_older_checkpoint_is_refused_by_whichever_queue_went_on(world, combin
 @pytest.mark.parametrize("combine", ["zip", "alts"])
 @pytest.mark.parametrize("batch", ["has ended", "comes again"])
 def test_the_calls_of_older_versions_of_spark(world, combine, batch):
-    """They ask for the partitions of nothing first, and for the next batch without a start; and then back."""
+    """They ask for empty partitions first, and for a batch without a start; and then back."""
     for binding in "ab":
         world.push(binding, range(30))
     first, second, third = (world.reader(combine=combine, delivery="exactly-once") for _ in range(3))
@@ -554,7 +554,7 @@ def test_the_calls_of_older_versions_of_spark(world, combine, batch):
 
 
 def test_no_queue_loses_a_message_if_one_refuses_the_checkpoint(world):
-    """As if the database of the second queue went on, and that of the first one was restored from a backup."""
+    """The second queue's database went on, and the first one's was restored from a backup."""
     world.push("a", range(20))
     world.push("b", range(20))
     old, new = (world.reader(delivery="exactly-once") for _ in range(2))
@@ -598,7 +598,7 @@ def test_a_store_that_cannot_be_reached_is_told_while_alts_waits(small, tmp_path
     small.queues.pop("b")
 
 
-# --- one input ------------------------------------------------------------------------------------------------------
+# --- one input ------------------------------------------------------------------------------------
 
 
 def test_one_input_is_the_plain_source_in_a_struct(small):
@@ -640,7 +640,7 @@ def test_a_message_that_makes_the_batch_of_one_input_fail_is_found(small):
     assert sorted(seen) == [n for n in range(20) if n != 7]
 
 
-# --- logs -----------------------------------------------------------------------------------------------------------
+# --- logs -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("delivery", ["exactly-once", "at-most-once", "at-most-once, then exactly-once"])
@@ -711,7 +711,7 @@ def test_alts_of_logs_and_queues(world):
     assert reader.next(start, 10) == start
 
 
-# --- in Spark -------------------------------------------------------------------------------------------------------
+# --- in Spark -------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A message that makes its batch fail is found, and the rest is delivered, by a query that is started again."""
+"""A restarted query finds the message that makes its batch fail, and delivers the rest."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Killed(Exception):
 
 
 class Runs:
-    """What Spark does with a source, without Spark: a log of offsets, and a process that is started again."""
+    """A source without Spark: a log of offsets, and a process that is started again."""
 
     def __init__(self, url, name, poison, die_anyway=0, most=1_000, ahead=False, killed=False, **options):
         self.lethal = set(options.pop("lethal", ()))  # messages that kill a run
@@ -136,7 +136,7 @@ def test_a_poison_message_is_found_and_dies_and_the_rest_is_delivered(any_url, n
 
 
 def test_a_dead_letter_has_the_error_of_its_own_last_run(any_url, name):
-    """One message raises, one kills its process, and one is alone in a run that ends before any task begins."""
+    """One message raises, one kills its process, one is alone in a run that has no tasks."""
     fill(any_url, name, BATCH_PARTS)
     split = (
         MAX_FAILED_RUNS + 1
@@ -226,7 +226,7 @@ def test_it_is_off_where_it_is_not_wanted(sqlite_url, name, options):
     assert dead(sqlite_url, name) == []
 
 
-# --- with Spark -----------------------------------------------------------------------------------------------------
+# --- with Spark -----------------------------------------------------------------------------------
 
 
 def test_a_worker_that_dies_of_a_message_is_a_failure_too(q):

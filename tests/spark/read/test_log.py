@@ -56,7 +56,7 @@ def of(url, queue, shares):
         ]
 
 
-# --- with Spark -----------------------------------------------------------------------------------------------------
+# --- with Spark -----------------------------------------------------------------------------------
 
 
 def test_each_query_gets_every_message_and_goes_on_where_it_was(q_any, tmp_path):
@@ -157,7 +157,7 @@ def test_a_batch_read_changes_nothing(q):
         q.read(mode="log", retention="1h").collect()
 
 
-# --- the reader process, without Spark ------------------------------------------------------------------------------
+# --- the reader process, without Spark ------------------------------------------------------------
 
 
 def test_a_run_ends_with_what_was_there_at_its_start_whoever_seals_it(any_url, name, readers):
@@ -184,7 +184,7 @@ def test_a_run_ends_with_what_was_there_at_its_start_whoever_seals_it(any_url, n
 
 
 def test_without_a_start_a_reader_goes_on_after_what_it_has_planned(any_url, name, readers):
-    """Spark 4.0 and 4.1 ask like this: a new query at once, a restarted one after it has told where that stands."""
+    """Spark 4.0 and 4.1 ask a new query at once, and first restore the offset of another."""
     with Queue(any_url, name) as queue:
         queue.push_many([{"n": n} for n in range(30)])
         one = readers(any_url, name)

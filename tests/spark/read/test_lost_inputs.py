@@ -1,6 +1,7 @@
-"""A query whose checkpoint has lost its offsets, and a sink that knows a batch by its number: nothing is dropped.
+"""A checkpoint without offsets, and a sink that knows a batch by its number: no row is dropped.
 
-Such a sink takes the new batch 0 for written. So each batch notes what the query reads, also without messages.
+Such a sink takes the new batch 0 for written. So each batch notes what the query reads, even if it
+has no messages.
 """
 
 from __future__ import annotations

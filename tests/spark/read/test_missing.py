@@ -1,4 +1,4 @@
-"""What Spark reads must exist, or `failIfMissing` decides: no misspelt name is an empty result without a word."""
+"""A queue that Spark reads must exist, or `failIfMissing` decides: a misspelt name is reported."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from spark_queue.spark.schema import (
 )
 from tests.options.test_inputs import parse
 
-# --- columns --------------------------------------------------------------------------------------------------------
+# --- columns --------------------------------------------------------------------------------------
 
 
 def test_there_is_a_struct_for_each_input():
@@ -103,7 +103,7 @@ def test_a_read_tells_the_tag_where_it_is_asked_for():
     )  # what was read can be written
 
 
-# --- offsets and shares ---------------------------------------------------------------------------------------------
+# --- offsets and shares ---------------------------------------------------------------------------
 
 
 def offset(**rows):

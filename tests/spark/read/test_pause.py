@@ -1,4 +1,4 @@
-"""A query on a paused queue takes nothing, lives on and says so; and what it does to messages is counted."""
+"""A query on a paused queue reserves nothing, goes on and says so; statistics count its work."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from spark_queue.stores.support import pause as pauses
 from tests.spark.read.test_consumer import consumers, fetched, taken_over  # noqa: F401
 from tests.spark_session import SPARK
 
-#: Whether the progress of a query tells what is in its queue: Spark 4.0 and 4.1 do not ask a source for that.
+#: Whether the progress of a query has the sizes of its queue: Spark 4.0 and 4.1 do not ask.
 TELLS = SPARK >= (4, 2)
 
 
 @pytest.fixture
 def by_signals(any_url, monkeypatch):
-    """Make clients of the store wait for a signal alone, and never look by themselves. They hear before they look.
+    """Make clients of the store wait for signals only. They listen before they check.
 
-    What rings in a file does not say whether a queue goes on: there clients still look at that by themselves.
+    A signal of a file does not say that a queue was resumed: there, clients still poll for that.
     """
     monkeypatch.setattr(base, "POLL_INTERVAL_MS", 3_600_000)
     if issubclass(store_class(any_url), signals.SignallingStore):
@@ -35,7 +35,7 @@ def by_signals(any_url, monkeypatch):
 
 @pytest.fixture
 def listening(any_url, monkeypatch):
-    """Give what waits until a client of the store has looked and found nothing, and sleeps from now on."""
+    """Return a function that waits until a client of the store has found nothing, and sleeps."""
     of, begun = store_class(any_url), threading.Event()
     listen = of._wait_signal
 
@@ -56,7 +56,7 @@ def told(caplog):
     return [one.getMessage() for one in caplog.records if "paused" in one.getMessage()]
 
 
-# --- what the reader process does -----------------------------------------------------------------------------------
+# --- what the reader process does -----------------------------------------------------------------
 
 
 def test_a_consumer_takes_nothing_from_a_paused_queue_and_says_so_once(any_url, name, consumers, caplog):  # noqa: F811
@@ -147,7 +147,7 @@ def test_the_counts_of_a_batch_are_written_with_its_commit(any_url, name, consum
             assert (found.reserve, found.commit) == (2, 2)
 
 
-# --- with Spark -----------------------------------------------------------------------------------------------------
+# --- with Spark -----------------------------------------------------------------------------------
 
 
 @pytest.mark.full  # an idle query counts what is in its queue every 10 s

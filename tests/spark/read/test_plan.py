@@ -1,4 +1,4 @@
-"""The source without Spark: batches are planned and read, fail, come again, and lose their messages to others."""
+"""The source without Spark: batches are planned, read, fail, come again, and lose messages."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_batch_that_fails_comes_again_with_the_same_rows_and_tries(any_url, na
 @pytest.mark.every_store
 @pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
 def test_a_checkpoint_that_has_lost_its_first_offset_is_refused(any_url, name, delivery):
-    """A sink of files, which goes by the number of a batch, would take the new batch 0 for written."""
+    """A sink of files knows a batch by its number: it would take the new batch 0 for written."""
     fill(any_url, name, 20)
     seen = []
     work = lambda batch: seen.extend(numbers(batch))  # noqa: E731

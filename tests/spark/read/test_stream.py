@@ -34,7 +34,7 @@ def numbers(batches):
     return [json.loads(row.payload)["n"] for batch in batches for row in batch]
 
 
-# --- triggers -------------------------------------------------------------------------------------------------------
+# --- triggers -------------------------------------------------------------------------------------
 
 
 def test_available_now_takes_all_that_is_ready_and_commits_it(q_any):
@@ -95,7 +95,7 @@ def test_columns_of_a_stream(q):
     assert len(row.delivery_hash) == 64
 
 
-# --- restarts -------------------------------------------------------------------------------------------------------
+# --- restarts -------------------------------------------------------------------------------------
 
 
 def test_a_query_that_fails_in_a_batch_gets_the_same_batch_again(q_any):
@@ -188,7 +188,7 @@ def test_a_new_checkpoint_does_not_adopt_what_an_older_one_holds(q, tmp_path):
         assert store.rollback(q.name, held.tag, failed=False) == 5
 
 
-# --- one batch, read more than once ---------------------------------------------------------------------------------
+# --- one batch, read more than once ---------------------------------------------------------------
 
 
 def test_two_actions_in_a_batch_see_the_same_rows(q_any):
@@ -212,7 +212,7 @@ def test_a_self_union_has_every_message_twice(q):
 
 
 def test_a_failed_task_is_tried_again_with_the_same_rows(q):
-    # local mode gives a task one attempt; a second action in the batch reads the partition anew all the same
+    # Local mode gives a task one attempt. A second action in the batch reads the partition again.
     q.push([{"n": n} for n in range(1_200)])
     hashes = []
 
@@ -224,7 +224,7 @@ def test_a_failed_task_is_tried_again_with_the_same_rows(q):
     assert [one for one in hashes if one[1]] == [(True, 1_200)]
 
 
-# --- competition and leases -----------------------------------------------------------------------------------------
+# --- competition and leases -----------------------------------------------------------------------
 
 
 def test_queries_and_clients_compete_for_a_queue_and_nobody_gets_what_another_holds(q_any, tmp_path):
@@ -316,7 +316,7 @@ def test_messages_that_failed_too_often_go_to_the_dead_letter_queue(q_any):
     assert q_any.sizes().dead == 1
 
 
-# --- the batch after ------------------------------------------------------------------------------------------------
+# --- the batch after ------------------------------------------------------------------------------
 
 
 @admission
@@ -390,7 +390,7 @@ def test_nothing_is_reserved_ahead_where_that_is_not_wanted(q):
     assert held == [10, 10, 10]
 
 
-# --- settle ---------------------------------------------------------------------------------------------------------
+# --- settle ---------------------------------------------------------------------------------------
 
 
 def test_settle_gives_every_message_its_own_outcome(q_any):
@@ -451,7 +451,7 @@ def test_settle_refuses_what_it_does_not_know(q):
             q.writing(spark.sql(query), operation="settle", **options).save()
 
 
-# --- progress, history ----------------------------------------------------------------------------------------------
+# --- progress, history ----------------------------------------------------------------------------
 
 
 @admission

@@ -1,4 +1,4 @@
-"""The sink without Spark: tasks stage, drivers publish, in every order and with every death in between."""
+"""The sink without Spark: tasks stage and drivers publish, in every order and with every death."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ pytestmark = pytest.mark.every_store
 
 @pytest.fixture
 def at_once(monkeypatch):
-    """Let tasks stage each batch when the next one comes, and not some together; of rows, each is a batch."""
+    """Let tasks stage each batch when the next one comes, none together; a row is a batch."""
     monkeypatch.setattr(spark_rows, "COALESCED_ROWS", 1)
     monkeypatch.setattr(spark_rows, "ROWS_PER_BATCH", 1)
 
@@ -61,7 +61,7 @@ class Killed(BaseException):
 
 @contextmanager
 def killed_before(call, url):
-    """Let a program die just before it makes this call of the store: `set_note` decides in the ledger."""
+    """Let a program die just before this call of the store: `set_note` decides in the ledger."""
     with open_store(url) as store:
         kind = type(store)
     usual, calls = getattr(kind, call), []
@@ -79,7 +79,7 @@ def killed_before(call, url):
     assert calls
 
 
-# --- a batch is visible as a whole or not at all, decided once ------------------------------------------------------
+# --- a batch is visible as a whole or not at all, decided once ------------------------------------
 
 
 def test_a_streaming_write_is_exactly_once_by_default(any_url, name, out):
@@ -372,7 +372,7 @@ def test_one_sink_writes_to_several_queues_at_once(any_url, name, out, sink):
     assert sorted(payloads(any_url, other)) == list(range(0, 100, 3))
 
 
-# --- batch writes ---------------------------------------------------------------------------------------------------
+# --- batch writes ---------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("at_once")
@@ -521,7 +521,7 @@ def test_ids_are_the_same_whenever_a_batch_is_written(any_url, out, sink):
     assert all(len(id) == 24 and int(id, 16) for id in ids[0])
 
 
-# --- several databases ----------------------------------------------------------------------------------------------
+# --- several databases ----------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -592,7 +592,7 @@ def either(streaming, urls, out, sink, batch, *parts):
 
 @pytest.mark.parametrize("streaming", [True, False])
 def test_a_database_may_have_several_names(any_url, name, out, sink, streaming):
-    """Where one of them gets nothing of a batch, what the other gets must not be taken for left behind."""
+    """If one of them gets no row of a batch, the stages of the other do not count as abandoned."""
     urls = dict.fromkeys(("first", "second"), any_url)
     for batch, names in enumerate((["second"], ["first", "second"])):
         either(streaming, urls, out, sink, batch, at(range(9), *names))

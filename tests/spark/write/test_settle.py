@@ -1,4 +1,4 @@
-"""A write with `operation=settle`, without Spark: outcomes, retries of tasks, several tasks, and lost leases."""
+"""Writes with `operation=settle`, without Spark: outcomes, retries, several tasks, lost leases."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_messages_that_were_taken_by_another_do_not_move_on(forwarding_url, name
 
 
 def taken_by_another(url, name, held, what, rest):
-    """Settle messages of which three were lost; what is left of the others lies in the queue `rest`."""
+    """Settle messages of which three were lost; the rest of the others is in the queue `rest`."""
     with open_store(url) as store:
         store.transfer(name, BATCH, "thief/0", held[:3], lease=None)
         settle(what, url, name)

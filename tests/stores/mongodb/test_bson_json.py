@@ -1,4 +1,4 @@
-"""Payloads between JSON and BSON: what goes in comes out, and nothing that only looks like Extended JSON is read."""
+"""Payloads between JSON and BSON: what goes in comes out, even if it looks like Extended JSON."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_what_goes_in_comes_out(batches):
 
 
 def test_the_cases_are_what_they_should_be():
-    """Or the property would be true of nothing: most types come up, and so does what only looks like them."""
+    """Without this, the property might hold for nothing: most types and their imitations occur."""
     some = Random(1)
     kinds: Counter[str] = Counter()
     found = all_stored([dump_json(extended_json(some)) for _ in range(2_000)])
@@ -149,7 +149,7 @@ def value_of(some, deep):
 @pytest.mark.timeout(1500)
 @BATCHES
 def test_what_others_wrote_goes_in_again_as_it_was_read(batches):
-    """The JSON of any BSON, pushed again, is the same JSON: so a message may be forwarded, replayed, moved."""
+    """The JSON of any BSON, pushed again, is the same JSON: for a forward, a replay or a move."""
     some = Random(batches)
     for _ in range(batches):
         values = [{"v": value_of(some, 3)} for _ in range(1_000)]

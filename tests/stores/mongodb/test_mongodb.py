@@ -1,4 +1,4 @@
-"""What is peculiar to the MongoDB store: its documents, the programs that share them, and the server's failures."""
+"""The MongoDB store: its documents, programs that share them, and failures of the server."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ from spark_queue.messages.buckets import Buckets
 from spark_queue.messages.ids import new_ids
 from spark_queue.messages.message import messages, pushes
 from spark_queue.stores import open_store
-from spark_queue.stores.conformance.conformance import StoreContract, ids_of, messages_of
+from spark_queue.stores.conformance.conformance import StoreContract
+from spark_queue.stores.conformance.helpers import ids_of, messages_of
 from spark_queue.stores.conformance.waiting import MINUTE_MS, end_lease, wait_until
 from spark_queue.stores.mongodb import documents as mongodb_documents
 from spark_queue.stores.mongodb import stages as mongodb_stages
@@ -147,7 +148,7 @@ def expire(store, collection, tag):
     end_lease(store, collection.name, tag)
 
 
-# --- documents ------------------------------------------------------------------------------------------------------
+# --- documents ------------------------------------------------------------------------------------
 
 
 def test_a_pushed_message_has_the_fields_of_keuss_and_no_others(store, queue, collection):
@@ -290,7 +291,7 @@ def test_headers_that_bson_cannot_hold_are_refused(store, queue):
         store.push(queue, pushes(["a"], headers={"a": "c" * (17 << 20)}))
 
 
-# --- programs that share the queue ----------------------------------------------------------------------------------
+# --- programs that share the queue ----------------------------------------------------------------
 
 
 def test_a_message_that_keuss_reserves_anew_is_lost_to_the_tag(store, queue, collection):
@@ -419,6 +420,17 @@ def test_ps_mongo_tells_of_all_that_left_without_being_asked(mongodb_url, store,
         assert keeping.commit(queue, "c") == keeping.sizes(queue).total == 0
 
 
+@pytest.mark.parametrize("ttl", ["0", "1h", "2147483648", "9" * 5_000])
+def test_ps_mongo_refuses_a_ttl_that_mongodb_has_not(ttl):
+    with pytest.raises(OptionError, match="must be a number of seconds, 1 to 2147483647"):
+        open_store(f"mongodb://host/db?layout=ps-mongo&ttl={ttl}")
+
+
+def test_ps_mongo_takes_the_longest_ttl_of_mongodb():
+    with open_store("mongodb://host/db?layout=ps-mongo&ttl=2147483647") as keeping:
+        assert keeping.always_keeps_history
+
+
 def test_pl_mongo_tells_of_what_died_where_it_is(mongodb_url, store, queue):
     with open_store(f"{mongodb_url}&layout=pl-mongo&pipeline={queue}") as pipeline:
         pipeline.push(queue, pushes(["a"], mature=DUE))
@@ -461,7 +473,7 @@ def test_large_messages_move_in_transactions_of_bounded_size(store, queue):
     assert len(ids_of(store.peek(f"{queue}.dead"))) == 38
 
 
-# --- what is staged -------------------------------------------------------------------------------------------------
+# --- what is staged -------------------------------------------------------------------------------
 
 
 @pytest.fixture(params=["transactions", "standalone"])
@@ -698,7 +710,7 @@ class Steps:
         return False
 
     def pauses(self, step, work, dies=None):
-        """A thread that stands still before that step, or has ended; `dies` so many steps after it."""
+        """A thread that waits before that step, or has ended; it `dies` so many steps after it."""
         return Paused(self.local, step, work, dies)
 
 
@@ -744,7 +756,7 @@ def steps(monkeypatch):
 
 
 class Publishing:
-    """A stage with what makes it difficult: an id that is held in the queue, one of its history, several chunks."""
+    """A difficult stage: an id that the queue holds, one of its history, and several chunks."""
 
     def __init__(self, store, name, raw, rows=10):
         self.store, self.raw = store, raw
@@ -894,7 +906,7 @@ def test_two_publishers_that_take_each_other_for_dead_both_come_to_an_end(anywhe
     insert, hide = mongodb_documents.insert_new, mongodb_stages._insert_hidden
 
     def met():
-        """Whether one has taken the other for dead: it has ended its session, or begun with its chunk anew."""
+        """Whether one assumed that the other had ended: it ended its session, or took its chunk."""
         return ended or max(generations, default=0) > 1
 
     def insert_slowly(*arguments):
@@ -972,6 +984,18 @@ def test_a_publisher_that_was_taken_for_dead_starts_again(store, queue, raw_of, 
     monkeypatch.setattr(mongodb_stages, "insert_new", interrupt)
     store.stage(queue, f"{queue}.s", pushes(["a"]))
     assert store.publish([f"{queue}.s"]) == 1
+
+
+def test_a_publisher_that_others_end_names_its_stages():
+    class Session:
+        def start_transaction(self, **options):
+            raise OperationFailure("operation was interrupted", 11601)
+
+    keys = [{"stage": stage, "queue": "q"} for stage in ("s/2", "s/1")]
+    with client_of("mongodb://host/db", connect=False) as client:
+        stages = Stages(client.db, str, lambda act, *arguments: act(*arguments), 1_000, "staged", len)
+        with pytest.raises(StoreUnavailable, match="publishing stage 's/1', stage 's/2'"):
+            stages._publish_in_transaction(keys, Session())
 
 
 @pytest.mark.parametrize("times", [1, 3])
@@ -1070,7 +1094,7 @@ def test_pushes_of_the_same_ids_meanwhile_neither_fail_nor_double(anywhere, name
     assert anywhere.staged(name) == []
 
 
-# --- notes, and reservations that pass on ---------------------------------------------------------------------------
+# --- notes, and reservations that pass on ---------------------------------------------------------
 
 
 def test_a_note_may_hold_what_bson_cannot(store, raw_of):
@@ -1128,7 +1152,7 @@ def test_what_lies_under_the_new_tag_already_keeps_its_lease(store, queue, colle
     assert store.reservations(queue)[0].rows == 2
 
 
-# --- indexes --------------------------------------------------------------------------------------------------------
+# --- indexes --------------------------------------------------------------------------------------
 
 
 def test_a_claim_looks_at_an_index_alone(store, queue, collection):
@@ -1186,7 +1210,7 @@ def test_indexes_that_somebody_dropped_are_made_again(store, queue, collection):
     assert store.commit(queue, "c/2") == 1
 
 
-# --- names and addresses --------------------------------------------------------------------------------------------
+# --- names and addresses --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["a$b", "system.users", ".a", "a.", "a..b"])
@@ -1252,7 +1276,7 @@ def test_the_url_has_the_last_word_on_durability_and_patience(mongodb_url):
         assert given._database().client.options.server_selection_timeout == 0.7
 
 
-# --- a server that refuses, is away, or dies ------------------------------------------------------------------------
+# --- a server that refuses, is away, or dies ------------------------------------------------------
 
 
 def test_an_unknown_host_is_told():
@@ -1458,7 +1482,7 @@ def test_a_claim_whose_connection_broke_is_not_still_at_work_when_it_is_answered
     way.listener.close()
 
 
-# --- a server without transactions ----------------------------------------------------------------------------------
+# --- a server without transactions ----------------------------------------------------------------
 
 
 def test_a_move_without_transactions_may_be_repeated_where_it_broke_off(standalone, monkeypatch):

@@ -1,4 +1,4 @@
-"""What is peculiar to the Redis layouts with lists: their steps, and what a crash between two of them leaves."""
+"""The Redis layouts with lists: their steps, and what a crash between two of them leaves."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def held(store, queue, tag):
     return numbers(store.fetch(queue, tag))
 
 
-# --- steps ----------------------------------------------------------------------------------------------------------
+# --- steps ----------------------------------------------------------------------------------------
 
 
 def test_a_claim_of_many_steps_keeps_the_order_of_the_list(store, queue, small_steps):
@@ -137,7 +137,7 @@ def test_what_is_scheduled_comes_before_what_is_pushed_when_it_is_due(store, que
 
 @pytest.mark.parametrize("layout", ["rfq"], indirect=True)
 def test_what_is_dated_ahead_of_the_server_is_ready_at_once(store, raw, queue):
-    """As by a publisher whose clock is wrong; also where the server's clock goes on during a step."""
+    """As by a publisher with a wrong clock; also if the server's clock goes on during a step."""
     ahead = [f"{n:08x}ffff1ffe8000010000000001" for n in range(3_000)]
     for start in range(0, 3_000, 60):
         pipe = raw.pipeline()
@@ -148,7 +148,7 @@ def test_what_is_dated_ahead_of_the_server_is_ready_at_once(store, raw, queue):
         assert store.reserve(queue, f"c/{start}", 60) == [60]
 
 
-# --- what a crash leaves --------------------------------------------------------------------------------------------
+# --- what a crash leaves --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("act", ["purge", "move"])
@@ -199,12 +199,12 @@ def test_what_a_move_leaves_waits_in_the_list_again(store, queue, waiting):
     assert held(store, queue, "c/1/0") == [3, 4, 5, 6, 7]
 
 
-# --- what others write ----------------------------------------------------------------------------------------------
+# --- what others write ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("layout", ["redis-list"], indirect=True)
 def test_messages_of_keuss_with_any_fields_are_kept_apart(store, raw, queue):
-    """One id twice, fields in another order, a payload that looks like a document: nothing is lost or mixed up."""
+    """One id twice, fields in another order, a payload like a document: nothing is mixed up."""
     texts = [
         b'{"payload":{"n":"0"},"tries":0,"hdrs":{}}',
         b'{"payload":{"n":"1"},"tries":0,"hdrs":{}}',

@@ -1,4 +1,4 @@
-"""What is peculiar to the Redis store: the layout it shares with keuss, its scripts and their steps, its server."""
+"""The Redis store: the layout it shares with keuss, its scripts and their steps, its server."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def consumed(store, queue):
 
 
 def cuts(monkeypatch, redis_url):
-    """Stores to call one operation with: each is cut off at one command, before it is sent or before its answer.
+    """Stores to call one operation with: each is cut off at one command, or before its answer.
 
     It goes on until an operation has as few commands as not to be cut any more.
     """
@@ -144,7 +144,7 @@ def cuts(monkeypatch, redis_url):
                     return
 
 
-# --- the layout of keuss ----------------------------------------------------------------------------------------
+# --- the layout of keuss --------------------------------------------------------------------------
 
 
 def test_a_push_writes_what_keuss_would_write(store, raw, queue):
@@ -253,7 +253,7 @@ def test_a_document_that_redis_cannot_take_is_refused_with_all_its_batch(store, 
     assert store.sizes(queue).total == 0
 
 
-# --- sharing a queue with keuss ---------------------------------------------------------------------------------
+# --- sharing a queue with keuss -------------------------------------------------------------------
 
 
 def test_what_is_held_looks_to_keuss_as_if_it_were_not_due(store, raw, queue):
@@ -318,7 +318,7 @@ def test_what_keuss_holds_is_neither_purged_nor_moved(store, raw, queue):
     assert keuss_commits(raw, queue, "a")
 
 
-# --- scripts that are called in steps ---------------------------------------------------------------------------
+# --- scripts that are called in steps -------------------------------------------------------------
 
 
 def test_a_claim_that_was_cut_short_is_resumed(store, queue, small_steps):
@@ -408,7 +408,7 @@ def test_what_has_failed_too_often_is_told_from_payloads_that_look_like_it(store
     assert store.commit(queue, "c/1") == 40
 
 
-# --- runs -------------------------------------------------------------------------------------------------------
+# --- runs -----------------------------------------------------------------------------------------
 
 MOMENT = datetime(2023, 1, 1, tzinfo=UTC)
 
@@ -465,7 +465,7 @@ def test_one_message_of_a_run_is_settled_alone(store, raw, queue, one):
 
 
 def test_runs_of_a_tag_do_not_overlap(store, raw, queue, monkeypatch):
-    """A message that becomes free between two calls of a claim sorts among those that the first has taken."""
+    """A message that is freed between two calls of a claim sorts among those of the first call."""
     monkeypatch.setattr(redis_store, "SCRIPT_CHUNK", 4)
     monkeypatch.setattr(redis_store, "SCRIPTS", redis_store.load_scripts(chunk=4, run=3))
     push_ids(store, queue, "acegikm")
@@ -522,7 +522,7 @@ def test_what_is_passed_on_takes_its_place_among_runs(store, raw, queue):
     assert "".join(one.id for one in fetched(store, queue, "d/1/0")) == "bf"
 
 
-#: Five ids of a run that is looked at id by id, and of one that is long enough to be looked at as a whole.
+#: Five ids of a run that is read id by id, and of one that is long enough to be read as a whole.
 FIVE = pytest.mark.parametrize("five", [list("abcde"), [one * 120 for one in "abcde"]], ids=["short", "long"])
 
 
@@ -620,7 +620,7 @@ def test_what_came_into_the_place_of_one_that_is_gone_is_not_held(store, raw, qu
     assert raw.zrange(queue_keys(queue).moments, 0, -1) == [f"{b}x".encode()]
 
 
-# --- what is staged ---------------------------------------------------------------------------------------------
+# --- what is staged -------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -772,7 +772,7 @@ def test_a_chunk_takes_a_few_commands_whatever_it_holds(monkeypatch, store, queu
     assert 0 < len(answers) < 20
 
 
-# --- notes ------------------------------------------------------------------------------------------------------
+# --- notes ----------------------------------------------------------------------------------------
 
 
 def test_keys_beside_the_queues_are_those_of_no_queue(store, raw, queue):
@@ -803,7 +803,7 @@ def test_a_prefix_of_notes_is_no_pattern(store, queue):
             store.set_note(key, None, 1)
 
 
-# --- passing on -------------------------------------------------------------------------------------------------
+# --- passing on -----------------------------------------------------------------------------------
 
 
 def held_by(raw, queue):
@@ -930,7 +930,7 @@ def test_a_renewal_does_not_hold_again_what_is_lost(store, raw, queue):
     assert store.commit(queue, "d/1") == 1
 
 
-# --- keys -------------------------------------------------------------------------------------------------------
+# --- keys -----------------------------------------------------------------------------------------
 
 
 def test_scripts_touch_only_the_keys_they_declare(store, raw, queue, sink):
@@ -1035,7 +1035,7 @@ def test_a_peek_finds_few_among_many_without_reading_them_all(store, queue, monk
     assert list(store.peek(queue, view="history", limit=5)) == []
 
 
-# --- addresses and servers --------------------------------------------------------------------------------------
+# --- addresses and servers ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Notes that nothing has written for a year go, and no others: seen by ageing them in the database."""
+"""Notes that were not written for a year are removed, and no others. The tests age them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.every_store
 
 
 def age(store, by, *starts):
-    """Let notes whose keys begin so be older by so many ms; `None`: as an older version wrote them."""
+    """Make the notes with this key prefix older by ms; `None`: as an older version wrote them."""
     keys = [key for start in starts for key in store.notes(start)]
     scheme = store.url.partition(":")[0]
     if scheme == "sqlite":

@@ -1,4 +1,4 @@
-"""What exists is found. What does not is an error or a warning with the nearest name, and no look creates it."""
+"""A queue that exists is found; else there is an error or a warning with the nearest name."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Who counts as the living owner of a consumer: processes of other PID namespaces and machines, and set-back clocks.
+"""Which owner of a consumer counts as alive: other PID namespaces, machines, set-back clocks.
 
-The namespaces are real where this system lets someone make one: root, sudo without a password, or anyone (user
-namespaces). Else a process only says that it is in another one.
+The namespaces are real where this system lets someone make one: root, sudo without a password, or
+anyone (user namespaces). Else a process only says that it is in another one.
 """
 
 from __future__ import annotations
@@ -156,7 +156,8 @@ def test_a_second_query_is_refused_wherever_the_first_one_lives(start, store, na
     two = start(second)
     assert two.says == "" and "a second query on a copy of its checkpoint" in two.refused()
     one.kill()
-    # The note is valid for an hour yet. So the one who waits goes by the signs of life, or knows that it is gone.
+    # The note is valid for an hour yet. So the one who waits goes by the signs of life, or knows
+    # that it is gone.
     monkeypatch.setattr(owner, "OWNER_TIMEOUT_MS", 300)
     began = time.monotonic()
     Ownership(store, name, "c/1").take()
@@ -199,7 +200,7 @@ def test_a_note_has_no_field_that_earlier_versions_do_not_know(store, name):
 
 @pytest.mark.parametrize("shown", [FileNotFoundError, PermissionError])
 def test_a_process_that_proc_hides_is_not_taken_for_dead(store, name, monkeypatch, shown):
-    """`hidepid` hides the processes of other users: their folders are not there (2), or not to be read (1)."""
+    """`hidepid` hides processes of other users: their folders are missing (2) or unreadable (1)."""
     Ownership(store, name, "c/1").take()
     read = Path.read_text
 
@@ -212,7 +213,7 @@ def test_a_process_that_proc_hides_is_not_taken_for_dead(store, name, monkeypatc
     assert owner_of(store, name, "c/1") is not None
 
 
-# --- clocks ---------------------------------------------------------------------------------------------------------
+# --- clocks ---------------------------------------------------------------------------------------
 
 
 def test_an_owner_that_is_silent_counts_as_dead_though_the_databases_clock_was_set_back(

@@ -1,4 +1,4 @@
-"""Who waits for a message is woken by whoever brings one; and is no worse off where signals are lost."""
+"""A client that waits is woken by a push of any client, and is no worse off without signals."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ HOUR = 3_600_000
 
 @pytest.fixture
 def deaf_for_an_hour(monkeypatch):
-    """Who waits looks by himself after an HOUR only, so that nothing but a signal can wake him in a test's time.
+    """A client that waits polls after an HOUR only, so only a signal can wake it within a test.
 
-    And he hears from the beginning: on a busy machine a connection may need longer than a user would wait for it.
+    It waits until its connection is up: a busy machine may need longer than LISTEN_TIMEOUT.
     """
     monkeypatch.setattr(base, "POLL_INTERVAL_MS", HOUR)
     monkeypatch.setattr(listener, "LISTEN_TIMEOUT", 60.0)
@@ -50,7 +50,7 @@ def listeners():
 
 
 class Waiter:
-    """A thread that waits for a message for an HOUR. It hears, has looked, and is about to sleep."""
+    """A thread that waits an HOUR for a message: it has subscribed and checked, and now sleeps."""
 
     def __init__(self, monkeypatch, store, queue, hint=False):
         self.sleeps, self.came, listen = 0, [], store._wait_signal

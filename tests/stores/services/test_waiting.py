@@ -1,4 +1,4 @@
-"""What it costs to wait for many queues: one thread, one connection; and a pool in use is an error, not a hang."""
+"""Waiting for many queues takes one thread and one connection; a pool in use is an error."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def run():
 
 
 class Sleepers:
-    """Threads that wait for one queue each, until there is a message; all have looked, and sleep."""
+    """Threads that wait for a message, each of one queue; all have checked, and sleep."""
 
     def __init__(self, store, queues):
         self.before, self.awake = set(listeners()), {}
@@ -200,7 +200,7 @@ def test_a_store_that_nobody_has_any_more_leaves_no_thread(url, run, monkeypatch
     wait_until(lambda: gc.collect() is not None and gone() is None, description="the end of its thread")
 
 
-# --- what is lost -----------------------------------------------------------------------------------------------
+# --- what is lost ---------------------------------------------------------------------------------
 
 
 def test_a_cursor_that_is_ended_or_overtaken_is_followed_by_another(
@@ -252,7 +252,7 @@ def test_a_connection_that_is_cut_is_followed_by_another(
         other.drop(run)
 
 
-# --- a pool in use ----------------------------------------------------------------------------------------------
+# --- a pool in use --------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -341,7 +341,7 @@ def test_a_pool_of_one_mongodb_connection_is_left_to_the_operations(mongodb_url,
     assert "maxPoolSize=1 leaves no connection for signals: set 2 or more" in warned
 
 
-# --- SIGTERM ----------------------------------------------------------------------------------------------------
+# --- SIGTERM --------------------------------------------------------------------------------------
 
 WAITS = """
 import signal, sys, threading

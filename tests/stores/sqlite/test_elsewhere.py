@@ -1,4 +1,4 @@
-"""A SQLite file and processes elsewhere: a task uses the very file that the driver has, or says that it cannot."""
+"""A SQLite file and processes elsewhere: a task uses the file of the driver, or raises an error."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def push_elsewhere(place, url):
 
 @pytest.fixture
 def here(monkeypatch):
-    """Let a process find the file behind the URL of a `Place`, if that needs it to be in its folder."""
+    """Let a process find the file of a `Place`, if its URL is relative to its folder."""
     return lambda place: monkeypatch.chdir(place.home)
 
 

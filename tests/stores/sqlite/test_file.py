@@ -1,4 +1,4 @@
-"""A SQLite file that is deleted, replaced, full or partly unreadable: nothing is acknowledged that is not kept."""
+"""A SQLite file that is deleted, replaced, full or unreadable: what is acknowledged is kept."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_file_that_is_taken_away_in_a_transaction_does_not_keep_it(queue, path
                 assert db.execute("SELECT * FROM note WHERE key = 'late'").fetchall() == []
 
 
-# --- what failed ends -----------------------------------------------------------------------------------------------
+# --- what failed ends -----------------------------------------------------------------------------
 
 
 def ended_early(batches):
@@ -215,7 +215,7 @@ def test_a_commit_that_is_refused_leaves_no_transaction_open(queue):
     queue.push(3)
 
 
-# --- the size of a file ---------------------------------------------------------------------------------------------
+# --- the size of a file ---------------------------------------------------------------------------
 
 
 def size_of(path):

@@ -1,4 +1,4 @@
-"""Counts of a client, without a database: when they are written, and that none is lost or written twice."""
+"""Counts of a client, without a database: when they are written, and each exactly once."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_a_client_that_nobody_has_any_more_is_forgotten(monkeypatch):
     wait_until(gone)
 
 
-# --- what is known of a pause ---------------------------------------------------------------------------------------
+# --- what is known of a pause ---------------------------------------------------------------------
 
 
 def test_a_flag_is_asked_for_when_what_is_known_is_too_old(monkeypatch):

@@ -12,7 +12,7 @@ from bson import ObjectId
 from pymongo import MongoClient
 
 from spark_queue import Queue, open_store
-from spark_queue.admin import doctor, reservations
+from spark_queue.admin import damage, doctor, reservations
 from spark_queue.admin.queues import move
 from spark_queue.errors import StoreError, UsageError
 from spark_queue.messages.buckets import Buckets, rows_of
@@ -211,7 +211,7 @@ def test_a_log_shows_it_where_it_lies(kind, url, store, queue):
     assert store.sizes(queue).total == 2 + bucket.rows
 
 
-# --- ids of all types -----------------------------------------------------------------------------------------------
+# --- ids of all types -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("type_", odd.IDS)
@@ -239,7 +239,7 @@ def test_an_id_of_any_type_settles_its_message(kind, type_, url, store, queue):
     assert store.sizes(queue).total == 0
 
 
-# --- notes, and what doctor says ------------------------------------------------------------------------------------
+# --- notes, and what doctor says ------------------------------------------------------------------
 
 
 def damage_note(url, key, text):
@@ -269,7 +269,7 @@ def test_a_damaged_note_is_named_and_removed(kind, text, url, store, queue):
         store.push(queue, pushes([payload(1), payload(2)]))
     found = [one for one in doctor.examine(store.url) if one.what == "note" and key in one.told]
     assert [one.todo for one in found] == [f"spark-queue doctor URL --remove-note {key}"]
-    doctor.remove_note(store.url, key)
+    damage.remove_note(store.url, key)
     assert store.note(key) is None
     damage_note(store.url, key, text)
     store.drop(queue)
@@ -280,7 +280,7 @@ def test_a_damaged_note_is_named_and_removed(kind, text, url, store, queue):
 def test_a_sound_note_is_not_removed(kind, store, queue):
     store.set_note(queue_note_key(queue, "layout"), {"size": 3, "compression": "lz4"}, 0)
     with pytest.raises(UsageError, match="is not damaged"):
-        doctor.remove_note(store.url, queue_note_key(queue, "layout"))
+        damage.remove_note(store.url, queue_note_key(queue, "layout"))
 
 
 #: Notes of a wrong shape, and what calls read them.
@@ -323,7 +323,7 @@ def test_a_note_of_a_wrong_shape_is_named_and_stops_no_other(kind, key, store, q
         read(store)
     sweep(store)  # what a query does that starts
     assert [one.told.partition(":")[0] for one in doctor.examine(store.url) if one.what == "note"] == [key]
-    doctor.remove_note(store.url, key)
+    damage.remove_note(store.url, key)
     assert [one for one in doctor.examine(store.url) if one.what == "note"] == []
     read(store)
 

@@ -1,4 +1,4 @@
-"""Damaged buckets and stages in each store: none is read as other messages, and no reserve turns in circles."""
+"""Damaged buckets and stages in each store: none is read as other messages, no reserve loops."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_reserve_ends_though_a_bucket_lies_about_its_messages(store, name, lie
     assert "messages" in refusal(store, name)
 
 
-# --- stages in SQLite, which are Arrow as well ----------------------------------------------------------------------
+# --- stages in SQLite, which are Arrow as well ----------------------------------------------------
 
 
 @pytest.fixture

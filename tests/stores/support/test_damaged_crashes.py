@@ -1,4 +1,4 @@
-"""A reader that dies while it buries damaged records: another completes that, and nothing is lost or comes twice."""
+"""A reader dies while it dead-letters damaged records: another completes that, exactly once."""
 
 from __future__ import annotations
 

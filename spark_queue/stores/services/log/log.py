@@ -77,7 +77,7 @@ class Log:
         self._trimmer = Trimmer(store, queue, self._notes, retention)
         self._last_warning = ""  # the last warning about lost messages
 
-    # --- positions ----------------------------------------------------------------------------------------------
+    # --- positions --------------------------------------------------------------------------------
 
     def first(self) -> LogPosition:
         """Return the position of the first retained message."""
@@ -132,7 +132,7 @@ class Log:
         """
         return self._trimmer.trim(older_than)
 
-    # --- reading ------------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     def next_ranges(self, start: LogPosition, limit: int, *, before: int = MAX_TIME_MS) -> list[LogRange]:
         """Return the next ranges from a position on, with at most `limit` messages together.
@@ -158,16 +158,15 @@ class Log:
         start = self._resolve(metadata, start)
         return self._cut_ranges(metadata, start, end.position - start.position)
 
-    def fetch(self, log_range: LogRange, rows: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of a range in order, as MESSAGES batches of at most `rows` rows.
+    def fetch(self, log_range: LogRange) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of a range in order, as MESSAGES batches.
 
         A message that cannot be read is a row with the reason in header `x-error`, so other
         messages keep their positions. The call can be repeated. Raises `CheckpointError` if
         messages are missing, unless the log has `allow_data_loss`.
         """
         skip, left = log_range.start.row, log_range.rows
-        pages = self._store.peek_reserved(self._queue, log_range.tag, *([] if rows is None else [rows]), fill=True)
-        for batch in pages:
+        for batch in self._store.peek_reserved(self._queue, log_range.tag, fill=True):
             part = batch.slice(skip, left)
             skip = max(0, skip - batch.num_rows)
             if part.num_rows:
@@ -284,7 +283,6 @@ def find_retained(store: Store, queue: str) -> RetainedRange | None:
     segments = list(notes.segments(metadata, metadata.first))
     sealing_tags = () if metadata.sealing is None else (metadata.sealing.tag, *metadata.sealing.superseded)
     tags = {f"{LOG_TAG}/{tag}" for tag in (*sealing_tags, *(one.tag for _, one in segments))}
+    first = notes.first_position(metadata).position
     oldest = segments[0][1].sealed if segments else None
-    return RetainedRange(
-        notes.first_position(metadata).position, metadata.end, len(segments), oldest, frozenset(tags)
-    )
+    return RetainedRange(first, metadata.end, len(segments), oldest, frozenset(tags))

@@ -29,11 +29,8 @@ class LogNotes:
     def __init__(self, store: Store, queue: str) -> None:
         self._store = store
         self._queue = queue
+        self._key = queue_note_key(queue, LOG_TAG)
         self._pages: dict[tuple[str, int], tuple[Segment, ...]] = {}
-
-    @property
-    def _key(self) -> str:
-        return queue_note_key(self._queue, LOG_TAG)
 
     def load_or_create(self) -> LogMetadata:
         """Return the metadata; create it if there is none.
@@ -81,7 +78,7 @@ class LogNotes:
 
     def _load_page(self, id: str, number: int) -> tuple[Segment, ...]:
         if (id, number) not in self._pages:
-            note = self._store.note(queue_note_key(self._queue, LOG_TAG, str(number)))
+            note = self._store.note(f"{self._key}/{number}")
             if note is None:
                 raise StoreError(
                     f"log of queue {self._queue!r}: the note that lists its segments from {number} on is missing",
@@ -97,9 +94,7 @@ class LogNotes:
         old, kept = metadata.segments[:PAGE_SEGMENTS], metadata.segments[PAGE_SEGMENTS:]
         page = Page(metadata.number, metadata.position, PAGE_SEGMENTS, sum(one.rows for one in old))
         value = {"v": LOG_VERSION, "segments": [list(one) for one in old]}
-        self._store.set_note(
-            queue_note_key(self._queue, LOG_TAG, str(page.number)), value, 0
-        )  # or the page exists already
+        self._store.set_note(f"{self._key}/{page.number}", value, 0)  # or the page exists already
         return replace(
             metadata,
             number=metadata.number + PAGE_SEGMENTS,
@@ -111,6 +106,4 @@ class LogNotes:
     def delete_page(self, metadata: LogMetadata, page: Page) -> None:
         """Remove the note of a page."""
         self._pages.pop((metadata.id, page.number), None)
-        key = queue_note_key(self._queue, LOG_TAG, str(page.number))
-        if note := self._store.note(key):
-            self._store.set_note(key, None, note.version)
+        self._store.change_note(f"{self._key}/{page.number}", lambda _: None)

@@ -101,9 +101,8 @@ class Sealer:
             return None
         if not self._grow_segment(claim, last_segment):
             return _Sealed(())
-        return _Sealed(
-            (), last_segment._replace(rows=self._count_rows(last_segment.tag), sealed=self._store.now(), last=None)
-        )
+        rows = self._count_rows(last_segment.tag)
+        return _Sealed((), last_segment._replace(rows=rows, sealed=self._store.now(), last=None))
 
     def _grow_segment(self, claim: Sealing, segment: Segment) -> bool:
         """Transfer the messages of the claim's tag to the last segment.

@@ -46,8 +46,8 @@ class LogRange:
 class Segment(NamedTuple):
     """A segment: its tag and number of rows.
 
-    `sealed`: when it got its last message (ms). `last`: when its last record was due (ms), `None` if
-    it cannot grow.
+    `sealed`: when it got its last message (ms). `last`: when its last record was due (ms), `None`
+    if it cannot grow.
     """
 
     tag: str
