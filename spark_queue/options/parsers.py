@@ -133,5 +133,5 @@ def url_map(text: str) -> dict[str, str]:
 def not_empty(text: str) -> str:
     """Return the text unchanged. Raises `ValueError` if it is blank."""
     if not text.strip():
-        raise ValueError("not empty")
+        raise ValueError("non-empty")
     return text

@@ -260,8 +260,7 @@ class QueueOptions:
                 chosen[option.name] = option.metadata["parse"](str(text))
             except ValueError as error:
                 shown = HIDDEN if name in ("url", "urls") else masked_repr(str(text))
-                rule = f"must be {error}".replace("must be not ", "must not be ")
-                raise option_error(name, f"is {shown} but {rule}") from None
+                raise option_error(name, f"is {shown} but must be {error}") from None
         if "urls" in chosen:
             if "url" in chosen:
                 raise OptionError("options 'url' and 'urls' exclude each other: set one of them", option="urls")

@@ -84,7 +84,7 @@ def test_any_values_parse_or_raise_an_option_error(raw):
             "'minPartitions' is 3 but must not exceed 'numPartitions', which is 2",
         ),
         ("stream", {"consumer": "a/b"}, "'consumer' is 'a/b' but must be 1 to 100 letters"),
-        ("stream", {"queue": " "}, "'queue' is ' ' but must not be empty"),
+        ("stream", {"queue": " "}, "'queue' is ' ' but must be non-empty"),
         ("stream", {"delivery": "exactly-once", "reserveTimeout": "9s"}, "'reserveTimeout' contradicts delivery"),
         ("stream", {"isolateFailures": "yes"}, "must be one of true, false"),
         ("push", {"txnAppId": "a"}, "'txnAppId' and 'txnVersion' go together"),

@@ -1,4 +1,4 @@
-"""Check the prose of the project: docs, README, docstrings, comments, messages and help texts.
+"""Check prose: README, CHANGELOG, docs, docstrings, comments, messages and help texts.
 
 The rules are checks of proselint: its own, and those below. `make lint` runs this. It prints a line for each mistake,
 and fails if there is one.
@@ -159,7 +159,7 @@ CheckRegistry().register_many((*checks_of_proselint, *OURS, SENTENCES))
 def main(paths: list[str]) -> int:
     """Print the mistakes of these files, or of all, and return 1 if there are any."""
     files = [Path(path).resolve() for path in paths] or [
-        ROOT / "README.md", ROOT / "CONTRIBUTING.md",
+        ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md",
         *sorted((ROOT / "docs").rglob("*.md")),
         *(file for folder in FOLDERS for file in sorted((ROOT / folder).rglob("*.py"))),
         *sorted((ROOT / "spark_queue").rglob("*.lua")),

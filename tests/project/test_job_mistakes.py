@@ -47,7 +47,7 @@ def folder(tmp_path):
         (["flights.csv", *Q, "--option", "onBadRw=fail"], 2, "unknown option 'onBadRw'; did you mean 'onBadRow'?"),
         (["flights.csv", *Q, "--option", "maxTries=1"], 2, "option 'maxTries' is not for a write that pushes"),
         (["flights.csv", "--queue", "q", "--url", "sqlit:///q.db"], 2, "no store for sqlit://; did you mean"),
-        (["flights.csv", "--queue", "", "--url", "sqlite:///q.db"], 2, "option 'queue' is '' but must not be empty"),
+        (["flights.csv", "--queue", "", "--url", "sqlite:///q.db"], 2, "option 'queue' is '' but must be non-empty"),
         (["flights.csv", "--queue", "q", "--url", "sqlite:///no/q.db"], 1, "the folder"),
         (["flights.csv", "--queue", "q", "--url", "sqlite:///flights.csv"], 1, "it is some other kind of file"),
         (["flights.csv", *Q], 2, "Spark needs Java 17 or later: install it, or set JAVA_HOME to its folder"),

@@ -17,8 +17,9 @@ that reserve in turns would mix up the order of the queue.
 
 If the process dies before step 3, another one takes over. It writes a new tag into the metadata,
 transfers the messages of the old tag to it, and continues. If the process has ended on the same
-machine, this happens at once, else after it was silent for `owner.LIFE` ms. A process that was
-suspended until then finds another tag in the metadata, and releases what it has reserved since.
+machine, this happens at once, else after it was silent for `OWNER_TIMEOUT_MS` of
+`services/owner.py`. A process that was suspended until then finds another tag in the metadata, and
+releases what it has reserved since.
 
 A process that takes over transfers the messages before it counts the rows of the last segment.
 After that, the other process can change nothing: its tag holds no messages.
