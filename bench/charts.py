@@ -42,6 +42,9 @@ LINES = {
 #: Names of the databases in titles.
 NAMES = {"sqlite": "SQLite", "redis": "Redis", "mongodb": "MongoDB"}
 
+#: End of the name of an operation whose times are in milliseconds.
+MS = " (ms)"
+
 #: Width of a chart in inches. At 800 pixels on a page, fonts have their nominal size.
 WIDE = 8.33
 
@@ -174,7 +177,7 @@ def ratios(table: Table) -> dict[str, list[float]]:
     """Return the relative time of each operation per size: the number in parentheses."""
     found = {}
     for at, operation in enumerate(table[0][1:], 1):
-        found[operation] = [float(re.search(r"\(([\d.]+)\)", row[at])[1]) for row in table[1:]]  # type: ignore[index]
+        found[operation.removesuffix(MS)] = [float(re.search(r"\(([\d.]+)\)", row[at])[1]) for row in table[1:]]  # type: ignore[index]
     return found
 
 

@@ -52,7 +52,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from charts import draw_all
+from charts import MS, draw_all
 from common import STORES, arguments, databases, keep, say, setup_of
 from curves import CALLS, CURVES
 from report import Table, aligned, piped, renew
@@ -88,10 +88,10 @@ class Grown:
 
     def table(self, store: str) -> Table:
         operations = self.operations(store)
-        made: Table = [(self.axis, *operations)]
+        made: Table = [(self.axis, *(f"{one}{MS}" if one in CALLS else one for one in operations))]
         for size in self.sizes(store):
             times = [
-                f"{shown(one, self.median(store, size, one))} ({self.ratio(store, size, one):.1f})"
+                f"{shown(one, self.median(store, size, one), '')} ({self.ratio(store, size, one):.1f})"
                 for one in operations
             ]
             made.append((f"{size:,}", *times))
@@ -109,9 +109,9 @@ class Grown:
         }
 
 
-def shown(operation: str, seconds: float) -> str:
-    """Return the time of a call, or the messages per second."""
-    return f"{1000 * seconds:,.2f} ms" if operation in CALLS else f"{1 / seconds:,.0f}/s"
+def shown(operation: str, seconds: float, unit: str = " ms") -> str:
+    """Return the time of a call in milliseconds, or the messages per second."""
+    return f"{1000 * seconds:,.2f}{unit}" if operation in CALLS else f"{1 / seconds:,.0f}/s"
 
 
 def as_text(found: Grown) -> str:
@@ -126,8 +126,7 @@ def as_text(found: Grown) -> str:
 def as_markdown(found: Grown, facts: dict[str, Any]) -> str:
     """Return the tables of a curve for the page."""
     lines = [
-        f"Measured on {facts['when']}: {facts['setup']}; medians of {facts['rounds']} rounds, in parentheses the "
-        "time relative to the smallest size.",
+        f"Measured on {facts['when']}: {facts['setup']}; medians of {facts['rounds']} rounds.",
         "",
         f"![how operations grow](pictures/growth_{found.name}.svg)",
     ]

@@ -13,10 +13,11 @@ from ways import BESIDE_PEERS, CEILING, LARGE_CEILING, RAW, WHO, ceiling_of
 PAGE = ROOT / "docs" / "benchmarks.md"
 PICTURES = ROOT / "docs" / "pictures"
 
-HEAD = ("messages/s", "of the bare driver", "of Spark's ceiling", "client CPU", "server CPU", "peak memory")
+CPU = ("client CPU (s)", "server CPU (s)")
+PEAK = "peak memory (MB)"
+HEAD = ("messages/s", "of the bare driver", "of Spark's ceiling", *CPU, PEAK)
 PEERS_HEAD = (
-    "jobs", "pushed/s", "client CPU", "server CPU", "drained/s", "client CPU", "server CPU", "peak memory",
-    *(f"Spark, {layout}, drains" for layout in BESIDE_PEERS),
+    "jobs", "pushed/s", *CPU, "drained/s", *CPU, PEAK, *(f"times as fast: Spark, {one}" for one in BESIDE_PEERS)
 )  # fmt: skip
 
 Table = list[tuple[str, ...]]
@@ -88,7 +89,7 @@ def peer_rows(found: Results, store: str) -> Table:
     made: Table = [("peer", *PEERS_HEAD)]
     for name, peer in found.peers[store].items():
         *costs, _ = _costs(found, store, f"{name}, push")
-        times = [f"{one:,.1f} times as fast" for one in found.times(store, name).values()]
+        times = [f"{one:,.1f}" for one in found.times(store, name).values()]
         made.append((
             name, f"{peer['jobs']:,}", _rate(found, store, f"{name}, push"), *costs,
             _rate(found, store, f"{name}, drain"), *_costs(found, store, f"{name}, drain"), *times,
@@ -101,9 +102,9 @@ def _rate(found: Results, store: str, way: str) -> str:
 
 
 def _costs(found: Results, store: str, way: str) -> list[str]:
-    """Return CPU of client and server per million messages, and peak memory."""
+    """Return CPU seconds of client and server per million messages, and peak memory in MB."""
     client, server, peak = (found.median(store, way, fact) for fact in ("client", "server", "peak"))
-    return [f"{client:,.1f} s", f"{server:,.1f} s", f"{peak / 2**20:,.0f} MB"]
+    return [f"{client:,.1f}", f"{server:,.1f}", f"{peak / 2**20:,.0f}"]
 
 
 def _tables(found: Results, store: str) -> list[Table]:
@@ -111,9 +112,13 @@ def _tables(found: Results, store: str) -> list[Table]:
     return [*tables, peer_rows(found, store)] if found.peers.get(store) else tables
 
 
-def _notes(found: Results, store: str) -> list[str]:
-    """Return the settings of the peers of a store, and the errors of those that failed."""
-    settings = [f"{name}, {peer['version']}: {peer['settings']}" for name, peer in found.peers.get(store, {}).items()]
+def _notes(found: Results) -> list[str]:
+    """Return the settings of the peers, each text once, and the errors of those that failed."""
+    names: dict[str, list[str]] = {}
+    for of_store in found.peers.values():
+        for name, peer in of_store.items():
+            names.setdefault(f"{peer['version']}; {peer['settings']}", []).append(name)
+    settings = [f"{', '.join(of)}: {text}" for text, of in names.items()]
     return [*settings, *(f"{name} was not measured: {why.splitlines()[0]}" for name, why in found.failed.items())]
 
 
@@ -124,8 +129,7 @@ def as_text(found: Results) -> str:
         for table in _tables(found, store):
             (first, *head), *rest = table
             lines += ["", *aligned([(f"{store}: {first}", *head), *rest])]
-        lines += _notes(found, store)
-    return "\n".join(lines)
+    return "\n".join([*lines, *_notes(found)])
 
 
 def as_markdown(found: Results) -> str:
@@ -141,8 +145,9 @@ def as_markdown(found: Results) -> str:
             lines += ["", f"![messages per second of peers](pictures/bench_{store}_peers.svg)"]
         for table in _tables(found, store):
             lines += ["", *piped(table)]
-        lines += ["", *(f"* {one}" for one in _notes(found, store))]
-    return "\n".join(lines).strip()
+    if notes := _notes(found):
+        lines += ["", "### Settings of peers", "", *(f"* {one}" for one in notes)]
+    return "\n".join(lines)
 
 
 def aligned(table: Table) -> list[str]:

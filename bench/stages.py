@@ -32,7 +32,7 @@ from common import STORES, arguments, check, databases, documents, fill, keep, p
 from meter import Meter, python_processes, server_cpu
 from pyspark.sql import SparkSession
 from raw import BATCH, batches
-from report import aligned, piped, renew
+from report import Table, aligned, piped, renew
 from ways import SCALES, TRIGGER
 
 from spark_queue import open_store
@@ -173,19 +173,39 @@ def kind(stack: list[str]) -> str:
     return OTHER
 
 
-def tables(found: Stages) -> list[list[tuple[str, ...]]]:
-    """Return the tables of the results."""
-    made: list[list[tuple[str, ...]]] = [[("the client's call", "µs by the clock", "client CPU", "server CPU")]]
-    made[0] += [(name, *(f"{one:.2f}" for one in taken)) for name, taken in found.calls.items()]
-    made[0].append(("all", *(f"{sum(column):.2f}" for column in zip(*found.calls.values(), strict=True))))
-    made.append([("phase of a micro-batch", "µs")])
-    made[1] += [(name, f"{one:.2f}") for name, one in found.phases.items()]
-    for process, shares in found.samples.items():
-        kinds = {name: share for name, share in shares.items() if name != "samples"}
-        if shares["samples"] >= MIN_SAMPLES:
-            made.append([(f"the {process} at work", "share")])
-            made[-1] += [(name, f"{share:.0%}") for name, share in kinds.items()]
+def tables(found: dict[str, Stages]) -> list[Table]:
+    """Return the tables of the results, with a column for each store."""
+    of_calls = {
+        store: {name: ", ".join(f"{one:.2f}" for one in taken) for name, taken in with_sum(stages.calls).items()}
+        for store, stages in found.items()
+    }
+    of_phases = {
+        store: {name: f"{one:.2f}" for name, one in stages.phases.items()} for store, stages in found.items()
+    }
+    made = [
+        side_by_side("the client's call, µs: by the clock, client CPU, server CPU", of_calls),
+        side_by_side("phase of a micro-batch, µs", of_phases),
+    ]
+    for process in dict.fromkeys(name for stages in found.values() for name in stages.samples):
+        shares = {
+            store: {kind: f"{share:.0%}" for kind, share in stages.samples[process].items() if kind != "samples"}
+            for store, stages in found.items()
+            if process in stages.samples and stages.samples[process]["samples"] >= MIN_SAMPLES
+        }
+        if shares:
+            made.append(side_by_side(f"the {process} at work", shares))
     return made
+
+
+def with_sum(calls: dict[str, tuple[float, float, float]]) -> dict[str, tuple[float, ...]]:
+    """Return the calls, and `all`: their sum."""
+    return {**calls, "all": tuple(sum(column) for column in zip(*calls.values(), strict=True))}
+
+
+def side_by_side(head: str, columns: dict[str, dict[str, str]]) -> Table:
+    """Return a table with a column for each store. A row that a store lacks is empty there."""
+    names = dict.fromkeys(name for column in columns.values() for name in column)
+    return [(head, *columns), *((name, *(column.get(name, "") for column in columns.values())) for name in names)]
 
 
 def main() -> int:
@@ -206,11 +226,9 @@ def main() -> int:
     spark.stop()
     print(ran)
     lines = [f"Measured with {ran}; times are for one message."]
-    for store, stages in found.items():
-        lines += ["", f"### Stages on {store}"]
-        for table in tables(stages):
-            print("", store, *aligned(table), sep="\n")
-            lines += ["", *piped(table)]
+    for table in tables(found):
+        print("", *aligned(table), sep="\n")
+        lines += ["", *piped(table)]
     keep(args.json, {store: vars(stages) for store, stages in found.items()})
     if args.docs:
         renew("stages", "\n".join(lines))

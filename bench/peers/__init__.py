@@ -79,6 +79,7 @@ def _node(program: str, *words: str) -> tuple[str, ...]:
 
 
 def _rq(workers: int) -> Peer:
+    """Return rq with one worker, or with a pool of them. Both have the same `settings`."""
     simple = ("--worker-class", "rq.worker.SimpleWorker", "--burst", "--quiet", "{queue}")
     pool = ("worker-pool", "--num-workers", str(workers)) if workers > 1 else ("worker",)
     return Peer(
@@ -88,15 +89,18 @@ def _rq(workers: int) -> Peer:
         work=_python("rq.cli", *pool, *simple),
         keys=("rq:*",),
         jobs=("rq:queue:*", "rq:job:*", "rq:wip:*", "rq:failed:*"),
-        settings=f"result_ttl=0; push: enqueue_many of 1,000; work: rq {' '.join(pool)} --burst, SimpleWorker "
-        "(docs: python-rq.org/docs 'Bulk Job Enqueueing', /docs/results, /docs/workers; its docs/benchmark.md)",
+        settings="result_ttl=0; push: enqueue_many of 1,000; work: rq worker --burst, SimpleWorker; "
+        "rq-pool: the same with rq worker-pool --num-workers 2 (docs: python-rq.org/docs 'Bulk Job Enqueueing', "
+        "/docs/results, /docs/workers; its docs/benchmark.md)",
     )
 
 
 def keuss(backend: str, act: Literal["reserve", "pop"], loops: int = 8) -> Peer:
-    """Return keuss on one of its backends, with `loops` concurrent loops of `act`."""
+    """Return keuss on one of its backends, with `loops` concurrent loops of `act`.
+
+    All of the same `loops` have the same `settings`.
+    """
     server: Literal["redis", "mongodb"] = "redis" if backend.startswith("redis") else "mongodb"
-    taken = f"{loops} loops of {'reserve and ok' if act == 'reserve' else 'pop'}"
     return Peer(
         server=server,
         installed=KEUSS / "keuss",
@@ -105,8 +109,9 @@ def keuss(backend: str, act: Literal["reserve", "pop"], loops: int = 8) -> Peer:
         max_jobs=5_000 if backend == "mongo" else None,
         keys=("keuss:q:ordered_queue:*:{queue}",),
         jobs=("keuss:q:ordered_queue:*:{queue}",),
-        settings=f"backend {backend}, local signals, stats in memory; push: 64 at a time; work: {taken} "
-        "in one process (docs: pepmartinez.github.io/keuss/docs/quickstart; no advice on the number of loops)",
+        settings="the backend in the name, local signals, stats in memory; push: 64 at a time; work: "
+        f"{loops} loops of reserve and ok (-pop: of pop) in one process (docs: "
+        "pepmartinez.github.io/keuss/docs/quickstart; no advice on the number of loops)",
     )
 
 

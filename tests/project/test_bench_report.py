@@ -41,8 +41,17 @@ def test_a_peer_is_told_with_its_ratio_its_jobs_and_its_settings(found):
     assert found.times("redis", "rq") == {LAYOUT: 25.0, "buckets": 200.0}
     text = report.as_text(found)
     (line,) = (one for one in text.splitlines() if one.startswith("rq "))
-    assert line.split()[1] == "5,000" and line.endswith("200.0 times as fast")
-    assert "rq, rq 2.0: fast (docs: rq.example)" in text
+    assert line.split()[1] == "5,000" and line.split()[-2:] == ["25.0", "200.0"]
+    assert "rq: rq 2.0; fast (docs: rq.example)" in text
+
+
+def test_settings_that_peers_share_stand_once(found):
+    peer = found.peers["redis"]["rq"]
+    found.peers["mongodb"] = {"mq": {**peer, "version": "mq 1.0"}, "rq-pool": peer}
+    *_, rq, mq, celery = report.as_markdown(found).splitlines()
+    assert rq == "* rq, rq-pool: rq 2.0; fast (docs: rq.example)"
+    assert mq == "* mq: mq 1.0; fast (docs: rq.example)"
+    assert celery.startswith("* celery was not measured")
 
 
 def test_a_peer_that_failed_is_told_and_not_measured(found):
@@ -115,8 +124,9 @@ def test_what_is_drawn_are_the_numbers_of_the_page(found, tmp_path):
 
 
 def test_a_curve_is_what_stands_in_brackets():
-    rows = [("10", "9/s (1.0)", "0.1 ms (1.0)"), ("1,000", "3/s (3.1)", "2.00 ms (20.5)")]
-    assert charts.ratios([("redis: messages", "push", "sizes"), *rows]) == {"push": [1.0, 3.1], "sizes": [1.0, 20.5]}
+    head = ("redis: messages", "push", "sizes (ms)")
+    rows = [("10", "9/s (1.0)", "0.1 (1.0)"), ("1,000", "3/s (3.1)", "2.00 (20.5)")]
+    assert charts.ratios([head, *rows]) == {"push": [1.0, 3.1], "sizes": [1.0, 20.5]}
 
 
 @pytest.mark.parametrize(

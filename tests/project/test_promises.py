@@ -60,7 +60,9 @@ def tiers() -> dict[str, set[str]]:
 
 
 def test_the_table_has_every_promise():
-    promised = [row[0] for row in rows(ROOT / "docs" / "reliability.md", "| promise |")]
+    page = (ROOT / "docs" / "reliability.md").read_text()
+    bullets = page.split("names the tests of\neach:\n\n* ", 1)[1].split("\n\n", 1)[0]
+    promised = [" ".join(one.split()) for one in bullets.split("\n* ")]
     assert [row[0] for row in PROMISES] == promised
 
 
