@@ -28,7 +28,9 @@ class StoreUrl(NamedTuple):
 
     def __repr__(self) -> str:
         url = mask(self.url) if self._has_no_secret() else HIDDEN
-        return f"StoreUrl(url={url!r}, parameters={ {name: self.masked_parameter(name) for name in self.parameters}!r})"
+        return (
+            f"StoreUrl(url={url!r}, parameters={ {name: self.masked_parameter(name) for name in self.parameters}!r})"
+        )
 
     @classmethod
     def parse(cls, url: str) -> StoreUrl:
