@@ -6,7 +6,8 @@ Kafka) takes these batches as written, and drops their rows. So each task checks
 still reads the same epoch.
 
 The note is written when the first batch is read, and also has the last batch. It is removed with
-the queue and not before, since a sink remembers a query forever too.
+the queue, or a year after its last write (`ageing.py`), and not when the query ends: a sink
+remembers the batches of a query, too.
 """
 
 from __future__ import annotations

@@ -727,7 +727,7 @@ class Paused:
         try:
             with suppress(KeyboardInterrupt):
                 work()
-        except Exception as error:  # noqa: BLE001 - told at the end
+        except Exception as error:  # noqa: BLE001 - raised by `go_on`
             self.errors.append(error)
         local.hook = None
         self.there.set()
