@@ -94,12 +94,12 @@ def declared_in(*files: str | os.PathLike[str], secrets: Secrets | None = None) 
 
 
 def _load_file(file: File, fill: VariableLookup) -> tuple[Declarations, bool]:
-    text = read_text(file)
+    text, skipped = read_text(file), set[int]()
     if text.lstrip("\ufeff \t\r\n").startswith("<"):
         raw, origin, mistakes = _parse_xml(text, str(file))
     else:
         raw, origin, mistakes = parse_declarations(text, str(file), fill, list(_KINDS))
-        _remove_untyped_heartbeats(raw, origin)
+        skipped = _skip_untyped_heartbeats(raw, origin)
     try:
         made = _ADAPTER.validate_python(raw)
     except ValidationError as error:
@@ -111,7 +111,8 @@ def _load_file(file: File, fill: VariableLookup) -> tuple[Declarations, bool]:
         replace(one, place=f"{file.name}:{origin.lines.get(('executors', n)) or n + 1}")
         for n, one in enumerate(made.executors)
     ]
-    return replace(made, executors=placed), "settings" in raw
+    heartbeats = [one for n, one in enumerate(made.heartbeats) if n not in skipped]
+    return replace(made, executors=placed, heartbeats=heartbeats), "settings" in raw
 
 
 def _allowed_keys(path: FieldPath) -> list[str]:
@@ -120,18 +121,20 @@ def _allowed_keys(path: FieldPath) -> list[str]:
     return [to_camel(one.name) for one in fields(kind) if one.name != "place"]
 
 
-def _remove_untyped_heartbeats(raw: Any, origin: SourceLocation) -> None:
-    """Remove heartbeats without a type, as hub-queue does, and log each."""
+def _skip_untyped_heartbeats(raw: Any, origin: SourceLocation) -> set[int]:
+    """Log heartbeats without a type, which hub-queue skips, too; return their numbers.
+
+    A valid heartbeat takes the place of each, so the others keep their numbers, and so their lines.
+    """
     found = raw.get("heartbeats") if isinstance(raw, dict) else None
-    if not isinstance(found, list):
-        return
-    raw["heartbeats"] = []
-    for number, one in enumerate(found):
-        if not isinstance(one, dict) or one.get("type") or _has_misspelled_type(one):
-            raw["heartbeats"].append(one)
-        else:
+    skipped = set()
+    for number, one in enumerate(found if isinstance(found, list) else ()):
+        if isinstance(one, dict) and not one.get("type") and not _has_misspelled_type(one):
             line = origin.lines.get(("heartbeats", number), 0)
             log.warning("%s, line %d: heartbeat %r is skipped: it has no type", origin.file, line, one.get("id"))
+            raw["heartbeats"][number] = {"id": "skipped", "type": "skipped"}
+            skipped.add(number)
+    return skipped
 
 
 def _has_misspelled_type(heartbeat: dict[str, Any]) -> bool:

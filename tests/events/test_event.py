@@ -387,6 +387,12 @@ def test_a_file_declares_executors_heartbeats_and_settings(file, caplog):
     assert "line 13: heartbeat 'OneMinute' is skipped: it has no type" in caplog.text
 
 
+def test_a_mistake_after_a_skipped_heartbeat_has_its_own_line(file):
+    path = file("heartbeats:\n  - id: One\n  - id: Two\n    type: ping\n    sourc: s\n", "beats.yaml")
+    with pytest.raises(GraphError, match=r"line 5, heartbeat 2, sourc: unknown key; did you mean 'source'\?"):
+        heartbeats_in(path)
+
+
 def test_the_xml_of_hub_queue_is_read_with_both_spellings_of_heartbeat_id(file, caplog):
     path = file(XML, "conf.xml")
     (one,) = executors_in(path)
