@@ -19,7 +19,8 @@ from spark_queue.messages.message import messages
 from spark_queue.spark import drain
 from spark_queue.stores.conformance.waiting import wait_until
 from spark_queue.stores.services.ledger import set_ledger
-from spark_queue.stores.services.owner import consumers, owner_of, revoke
+from spark_queue.stores.services.owner import consumers, revoke
+from tests.owners import owner_of
 from tests.spark.drive import batch_in_ledger, change_ledger, forget_ledger, left_behind, payloads
 from tests.spark.read.test_stream import numbers, stopped
 from tests.spark_session import SPARK

@@ -165,12 +165,6 @@ def load_consumer_state(store: Store, queue: str, consumer: str) -> ConsumerStat
     return None if note is None else ConsumerState.from_note(note)
 
 
-def owner_of(store: Store, queue: str, consumer: str) -> Owner | None:
-    """Return the process that runs a consumer, or `None` if none is known to be alive."""
-    standing = load_consumer_state(store, queue, consumer)
-    return None if standing is None else standing.alive_owner(store.now())
-
-
 def consumers(store: Store, queue: str | None = None) -> Iterator[tuple[str, str, Owner | None]]:
     """Yield each known consumer: queue, `name/epoch`, and its live process or `None`."""
     now = store.now()

@@ -25,9 +25,10 @@ from spark_queue.spark.read.prefetch import Prefetcher
 from spark_queue.stores.conformance.waiting import end_lease, wait_until
 from spark_queue.stores.services import owner, ownership
 from spark_queue.stores.services.dead_letters import add_settled
-from spark_queue.stores.services.owner import owner_of, revoke
+from spark_queue.stores.services.owner import revoke
 from spark_queue.stores.services.ownership import Ownership
 from spark_queue.stores.types import queue_note_key
+from tests.owners import owner_of
 
 MOST, LEAST, EXACTLY = "at-most-once", "at-least-once", "exactly-once"
 

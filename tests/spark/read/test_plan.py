@@ -11,7 +11,8 @@ from spark_queue import CheckpointError, FencedError, Queue, open_store
 from spark_queue.messages.message import messages
 from spark_queue.spark.read import lease_renewer as keeper
 from spark_queue.stores.conformance.waiting import wait_until
-from spark_queue.stores.services.owner import consumers, owner_of, revoke
+from spark_queue.stores.services.owner import consumers, revoke
+from tests.owners import owner_of
 from tests.spark.drive import Query
 
 

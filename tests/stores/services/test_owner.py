@@ -24,9 +24,10 @@ from spark_queue.messages.message import pushes
 from spark_queue.stores.conformance.waiting import wait_until
 from spark_queue.stores.services import owner, ownership
 from spark_queue.stores.services.log.log import Log
-from spark_queue.stores.services.owner import UNKNOWN_BOOT, Batch, Owner, consumers, owner_of
+from spark_queue.stores.services.owner import UNKNOWN_BOOT, Batch, Owner, consumers
 from spark_queue.stores.services.ownership import Ownership
 from spark_queue.stores.types import queue_note_key
+from tests.owners import owner_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="namespaces are of Linux")
 

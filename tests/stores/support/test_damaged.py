@@ -26,12 +26,13 @@ from spark_queue.stores.services.ageing import sweep
 from spark_queue.stores.services.dead_letters import history_of, settled_count
 from spark_queue.stores.services.ledger import ledger_of
 from spark_queue.stores.services.log.log import Log, find_retained
-from spark_queue.stores.services.owner import consumers, owner_of
+from spark_queue.stores.services.owner import consumers
 from spark_queue.stores.services.query_binding import query_bindings
 from spark_queue.stores.support.bucket_split import compact
 from spark_queue.stores.support.dead_lettering import SET_ASIDE_TAG
 from spark_queue.stores.types import Condition, queue_note_key
 from tests import odd, registered
+from tests.owners import owner_of
 from tests.tiers import param
 
 #: Before all that is put as of 1970.
