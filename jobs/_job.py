@@ -54,8 +54,7 @@ if TYPE_CHECKING:
 
 Plan = TypeVar("Plan")
 
-#: Seconds between two checks of a streaming query, of a batch query, and between two lines of
-#: progress without a terminal.
+#: Seconds between checks of a streaming query, of a batch query, and lines without a terminal.
 TICK, BATCH_TICK, LINE = 1, 0.2, 5.0
 
 #: Logging of Spark: off. Without an appender, Spark would use its default configuration.
@@ -160,10 +159,7 @@ def count(text: str) -> int:
 
 
 def checked(raw: Mapping[str, str], role: Role) -> tuple[dict[str, str], QueueOptions]:
-    """Return options of `format("queue")` as text and parsed, with an absolute URL.
-
-    Raises `UsageError`.
-    """
+    """Return the options as text and parsed, with an absolute URL. Raises `UsageError`."""
     options = resolve_options(QueueOptions.parse(raw, role))
     return {**raw, "url": options.url}, options
 
@@ -190,10 +186,7 @@ class Gauge:
         self.store.close()
 
     def sizes(self, *, now: bool = False) -> Sizes:
-        """Return the sizes, which may be cached. `now`: read them.
-
-        If the store is down, return the last ones.
-        """
+        """Return cached sizes, or with `now` current ones; the last ones if the store is down."""
         began = time.monotonic()
         if now or began > self._next:
             with suppress(StoreError):
@@ -330,10 +323,7 @@ def run_batch(spark: SparkSession, action: Callable[[], None], watch: Watch, sta
 
 
 def session(name: str, master: str | None = None, *, debug: bool = False) -> SparkSession:
-    """Return the Spark session of spark-submit or the caller, or a new local one without logs.
-
-    Raises `UsageError` if Spark or Java is not installed.
-    """
+    """Return the session of the caller, or a new one without logs. Raises `UsageError`."""
     try:
         from pyspark import SparkConf, SparkContext
         from pyspark.java_gateway import launch_gateway

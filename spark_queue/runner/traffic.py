@@ -57,15 +57,15 @@ class Traffic:
 
 def add_traffic(url: str, step: str, traffic: Traffic) -> Traffic:
     """Add traffic to the counts of a step, and return the sum. Raises `StoreError`."""
+
+    def add(value: dict[str, Any] | None) -> dict[str, Any]:
+        total = traffic if value is None else _from_note(step, value) + traffic
+        facts = {name: dict(one) if isinstance(one, Counter) else one for name, one in vars(total).items()}
+        # If a reply is lost, `set_note` finds its write by the value, which must be unique.
+        return facts | {"v": TRAFFIC_VERSION, "by": uuid.uuid4().hex}
+
     with open_store(url) as store:
-        while True:
-            note = store.note(TRAFFIC_PREFIX + step)
-            total = traffic if note is None else _from_note(step, note.value) + traffic
-            facts = {name: dict(one) if isinstance(one, Counter) else one for name, one in vars(total).items()}
-            # If a reply is lost, `set_note` finds its write by the value, which must be unique.
-            facts |= {"v": TRAFFIC_VERSION, "by": uuid.uuid4().hex}
-            if store.set_note(TRAFFIC_PREFIX + step, facts, note.version if note else 0):
-                return total
+        return _from_note(step, store.change_note(TRAFFIC_PREFIX + step, add))
 
 
 def load_traffic(url: str) -> dict[str, Traffic]:
@@ -78,9 +78,7 @@ def load_traffic(url: str) -> dict[str, Traffic]:
 def reset_traffic(url: str, step: str) -> None:
     """Reset the counts of a step to zero."""
     with open_store(url) as store:
-        while note := store.note(TRAFFIC_PREFIX + step):
-            if store.set_note(TRAFFIC_PREFIX + step, None, note.version):
-                return
+        store.change_note(TRAFFIC_PREFIX + step, lambda _: None)
 
 
 def _from_note(step: str, value: Mapping[str, Any]) -> Traffic:

@@ -151,6 +151,11 @@ class Condition:
     op: Literal["=", "<", "<=", ">", ">=", "in"]
     value: str | int | tuple[str | int, ...]
 
+    @property
+    def values(self) -> tuple[str | int, ...]:
+        """The value, or all of those for `in`."""
+        return self.value if isinstance(self.value, tuple) else (self.value,)
+
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterInfo:

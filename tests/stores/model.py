@@ -1,8 +1,8 @@
 """A model of the contract of a store, in memory: queues, stages, notes, and each operation.
 
-It knows no database and no clock: it is told the database's time. Where the contract leaves open
-what comes out, the model says what may (a moment lies between two others, the messages of an ended
-lease may be freed), and `agree` takes over what the store made of it.
+It has no database and no clock: the caller passes the time of the database. The contract allows
+several results in some cases: a time lies between two others, or the messages of an ended lease may
+be free. Then the model has all allowed results, and `agree` adopts the result of the store.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Order:
 class Model:
     """Queues, stages and notes.
 
-    `now` is the database's time when an operation begins, kept by whoever drives.
+    `now` is the time of the database when an operation begins. The test sets it.
     """
 
     order: Order

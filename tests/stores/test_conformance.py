@@ -158,11 +158,11 @@ class TestStore(_EachKind):
 
 
 class TestBuckets(_EachKind):
-    """The same, where whatever is pushed lies in buckets, of three messages for the most part.
+    """The conformance suite on buckets, most of them of three messages.
 
-    A bucket is taken as a whole where it fits: then a reserve may give fewer messages than it may,
-    and partitions are not alike. And the ids in buckets are not looked at by a push. What the
-    contract says of that is told here anew.
+    A reserve takes whole buckets. So it may return fewer messages than its limit, and partitions
+    differ in size. A push does not compare its ids with those in buckets. The tests of these rules
+    are overridden here.
     """
 
     size = 3

@@ -397,10 +397,10 @@ class Scene:
 class Operation:
     """What is done in a scene after its beginning.
 
-    `gives`: its answer. `exact`: that is the same however often it is repeated; else it tells what
-    was left to do. `recover`: what another client does where it was killed, if that is not the
-    same. `new`: the queues are new. `looks`: it changes nothing. `lingers`: one that was killed
-    within its transaction keeps the next waiting, until the server notices.
+    `gives`: its result. `exact`: a repeated call returns the same; otherwise it returns what was left
+    to do. `recover`: the operation of the next client after a kill, if it is another one. `new`: the
+    queues are new. `looks`: it changes nothing. `lingers`: if it is killed within its transaction,
+    the next client waits until the server ends that.
     """
 
     begin: Begin

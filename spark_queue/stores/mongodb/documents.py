@@ -128,7 +128,7 @@ class DocumentState(NamedTuple):
 
     def _condition_query(self, condition: Condition) -> Filter:
         op = COMPARISONS[condition.op]
-        values: list[Any] = list(_condition_values(condition))
+        values: list[Any] = list(condition.values)
         match condition.column:
             case "mature" | "processed":
                 values = [DatetimeMS(one) for one in values]
@@ -232,14 +232,10 @@ def add_tries(number: int) -> Document:
     return {"$cond": [_TRIES_VALID, {"$add": [TRIES, number]}, "$tries"]}
 
 
-def _condition_values(condition: Condition) -> tuple[str | int, ...]:
-    return condition.value if isinstance(condition.value, tuple) else (condition.value,)
-
-
 def id_filter(condition: Condition) -> Filter:
     """Return a condition on the id as a filter; it matches all buckets, too."""
     if condition.op in ("=", "in"):
-        return or_bucket({"_id": {"$in": [key_of(str(one)) for one in _condition_values(condition)]}})
+        return or_bucket({"_id": {"$in": [key_of(str(one)) for one in condition.values]}})
     id = {"$ifNull": ["$_sid", {"$convert": {"input": "$_id", "to": "string", "onError": ""}}]}
     return or_bucket({"$expr": {COMPARISONS[condition.op]: [id, {"$literal": condition.value}]}})
 

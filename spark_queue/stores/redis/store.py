@@ -1027,6 +1027,5 @@ def _ids_in_conditions(where: Sequence[Condition]) -> set[bytes] | None:
     named = []
     for one in where:
         if one.column == "id" and one.op in ("=", "in"):
-            ids = one.value if isinstance(one.value, tuple) else (one.value,)
-            named.append({key for id in ids if isinstance(id, str) for key in keys_of_id(id)})
+            named.append({key for id in one.values if isinstance(id, str) for key in keys_of_id(id)})
     return set.intersection(*named) if named else None

@@ -696,8 +696,7 @@ class SqliteStore(Store):
                 for one in where:
                     in_bucket = f" OR {_IS_BUCKET}" if one.column in PER_MESSAGE_COLUMNS else ""
                     if one.column == "id" and one.op in ("=", "in"):
-                        names = one.value if isinstance(one.value, tuple) else (one.value,)
-                        by_id, ids = ids_clause(list(map(str, names)))
+                        by_id, ids = ids_clause(list(map(str, one.values)))
                         clauses.append(f"({by_id}{in_bucket})")
                         values += ids
                     elif one.op == "in":

@@ -710,7 +710,7 @@ class Steps:
         return False
 
     def pauses(self, step, work, dies=None):
-        """A thread that waits before that step, or has ended; it `dies` so many steps after it."""
+        """Return a thread that waits before a step, or has ended. It dies `dies` steps later."""
         return Paused(self.local, step, work, dies)
 
 
