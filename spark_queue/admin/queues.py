@@ -120,19 +120,14 @@ def settle_reserved(store: Store, queue: str, settle: Callable[[str, str], int],
     """
     settled: list[str] = []
     for one in store.reservations(queue, tag):
-        ids = _ids_under(store, queue, one.tag)
+        ids = store.held_ids(queue, one.tag)
         if settle(queue, one.tag):
             settled += ids
     return settled
 
 
 def _reserved_ids(store: Store, queue: str) -> set[str]:
-    return {id for one in store.reservations(queue) for id in _ids_under(store, queue, one.tag)}
-
-
-def _ids_under(store: Store, queue: str, tag: str) -> list[str]:
-    """Return the ids of the messages under one tag."""
-    return [id for batch in store.peek_reserved(queue, tag) for id in batch.column("id").to_pylist()]
+    return {id for one in store.reservations(queue) for id in store.held_ids(queue, one.tag)}
 
 
 def pause(url: str, queue: str) -> None:

@@ -168,7 +168,7 @@ def _status_view(spark: SparkSession, url: str, queue: str, living: DataFrame, p
         check_layout(store)
         for one in held.active_reservations(store, queue):
             moment = held.to_datetime(held.held_since(one.tag))
-            rows += [(id, held.status_of(one.tag), moment) for id in held.held_ids(store, queue, one.tag)]
+            rows += [(id, held.status_of(one.tag), moment) for id in store.held_ids(queue, one.tag)]
     taken = spark.createDataFrame(rows, "id STRING, held STRING, since TIMESTAMP")
     created = F.from_json("payload", _EVENT_SCHEMA)["created"]
     new = F.when(F.col("tries") == 0, created)

@@ -228,7 +228,7 @@ class Events:
             for one in held.active_reservations(self.store, self.name):
                 since = held.held_since(one.tag)
                 if held.status_of(one.tag) == status and (not older_than or (since or now) <= until):
-                    found += [(since or now, id) for id in held.held_ids(self.store, self.name, one.tag)]
+                    found += [(since or now, id) for id in self.store.held_ids(self.name, one.tag)]
         elif status == NEW:
             living = held.active_events(self.store, self.name)
             moments = ((round(one.event.created.timestamp() * 1000), one) for one in living if one.status == NEW)

@@ -90,11 +90,6 @@ def active_reservations(store: Store, queue: str) -> list[Reservation]:
     return [one for one in found if one.until is None or one.until > now]
 
 
-def held_ids(store: Store, queue: str, tag: str) -> list[str]:
-    """Return the ids of the messages that a tag holds."""
-    return [id for batch in store.peek_reserved(queue, tag) for id in batch.column("id").to_pylist()]
-
-
 def read_events(queue: str, batch: pa.RecordBatch, invalid: dict[str, str] | None = None) -> Iterator[Event]:
     """Yield the events of a MESSAGES batch.
 
@@ -116,7 +111,7 @@ def active_events(store: Store, queue: str, ids: Sequence[str] | None = None) ->
     held_by_id: dict[str, tuple[str, int | None]] = {}
     for one in active_reservations(store, queue):
         state = status_of(one.tag), held_since(one.tag)
-        held_by_id.update((id, state) for id in held_ids(store, queue, one.tag))
+        held_by_id.update((id, state) for id in store.held_ids(queue, one.tag))
     for batch in store.peek(queue, id_conditions(ids)):
         for event in read_events(queue, batch):
             status, moment = held_by_id.get(event.id, (NEW, None))

@@ -418,6 +418,10 @@ class Store(ABC):
         for found in self._open_records(queue, tag, rows, fill=fill):
             yield from (found.batch.slice(start, rows) for start in range(0, found.batch.num_rows, rows))
 
+    def held_ids(self, queue: str, tag: str) -> list[str]:
+        """Return the ids of the messages of one tag. Raises `StoreError` as `fetch` does."""
+        return [id for batch in self.peek_reserved(queue, tag) for id in batch.column("id").to_pylist()]
+
     def _open_records(
         self, queue: str, tag: str, rows: int, *, check_json: bool = False, fill: bool = False
     ) -> Iterator[Records]:
