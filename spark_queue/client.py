@@ -324,7 +324,7 @@ class Queue:
         """
         own = self.store.sizes(self.name)
         dead = self.store.sizes(self.dead_name).total
-        return QueueSizes(own.ready, own.scheduled, own.reserved, own.oldest_ready_age, dead)
+        return QueueSizes(own.ready, own.scheduled, own.reserved, own.oldest_ready_age, dead=dead)
 
     def statistics(self) -> Statistics:
         """Return how many messages all clients have pushed (`put`), reserved, committed, ….

@@ -14,7 +14,7 @@ from spark_queue.options.queue_names import dead_letter_queue, is_dead_letter_qu
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.existence import check_exists
 from spark_queue.stores.services.log.log import find_retained
-from spark_queue.stores.types import Sizes
+from spark_queue.stores.types import COUNT_LIMIT, Sizes
 
 if TYPE_CHECKING:  # needs the extra `graph`
     from spark_queue.graph.model import Graph, Place
@@ -29,7 +29,7 @@ class QueueSummary:
 
     `dead`: the size of `<queue>.dead`. `oldest`: seconds since the first message became ready,
     `None` if none is. `retained`: the messages that its log retains, which `reserved` does not
-    count.
+    count. `capped`: the numbers that are lower bounds, because counting ended at COUNT_LIMIT.
     """
 
     queue: str
@@ -40,6 +40,7 @@ class QueueSummary:
     oldest: float | None
     paused: bool
     retained: int = 0
+    capped: tuple[str, ...] = ()
 
     @property
     def total(self) -> int:
@@ -63,29 +64,37 @@ class QueueRates:
     change: float | None
 
 
-def sizes(url: str, queues: Sequence[str] = ()) -> list[QueueSummary]:
+def sizes(url: str, queues: Sequence[str] = (), *, exact: bool = True) -> list[QueueSummary]:
     """Return the sizes of queues, by default of all.
 
-    Raises `OptionError` if one of `queues` does not exist.
+    If they need not be `exact`, counting ends at COUNT_LIMIT messages of a state, which takes some
+    ms even if there are millions. Raises `OptionError` if one of `queues` does not exist.
     """
     with open_existing(url, *queues) as store:
         for queue in queues:
             check_exists(store, queue)
-        return _load_summaries(store, queues)
+        return _load_summaries(store, queues, None if exact else COUNT_LIMIT)
 
 
-def _load_summaries(store: Store, queues: Sequence[str]) -> list[QueueSummary]:
-    return [_load_summary(store, queue) for queue in queues or store.queues()]
+def _load_summaries(store: Store, queues: Sequence[str], limit: int | None = None) -> list[QueueSummary]:
+    return [_load_summary(store, queue, limit) for queue in queues or store.queues()]
 
 
-def _load_summary(store: Store, queue: str) -> QueueSummary:
-    own = store.sizes(queue)
-    dead = 0 if is_dead_letter_queue(queue) else store.sizes(dead_letter_queue(queue)).total
+def _load_summary(store: Store, queue: str, limit: int | None) -> QueueSummary:
+    own = store.sizes(queue, limit)
+    dead = Sizes(0, 0, 0) if is_dead_letter_queue(queue) else store.sizes(dead_letter_queue(queue), limit)
     oldest = None if own.oldest_ready_age is None else own.oldest_ready_age / 1000
     log = find_retained(store, queue)
-    retained = 0 if log is None else min(log.end - log.first, own.reserved)  # it may be growing just now
-    reserved, paused = own.reserved - retained, store.is_paused(queue)
-    return QueueSummary(queue, own.ready, own.scheduled, reserved, dead, oldest, paused, retained)
+    retained = 0 if log is None else log.end - log.first
+    if "reserved" not in own.capped:
+        retained = min(retained, own.reserved)  # it may be growing just now
+    reserved, paused = max(0, own.reserved - retained), store.is_paused(queue)
+    capped: list[str] = [state for state in ("ready", "scheduled", "reserved") if state in own.capped]
+    if dead.capped:
+        capped.append("dead")
+    return QueueSummary(
+        queue, own.ready, own.scheduled, reserved, dead.total, oldest, paused, retained, tuple(capped)
+    )
 
 
 def statistics(url: str, queues: Sequence[str] = ()) -> dict[str, dict[str, Any]]:

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 from rich.text import Text
 
 from spark_queue import admin
 from spark_queue.cli.output import echo_err, format_duration, log_bar, print_items, print_result
-from spark_queue.cli.params import Command, JsonFlag, QueueArgument, Queues, Url, app
+from spark_queue.cli.params import Command, JsonFlag, QueueArgument, Queues, Url, app, flag
 
 #: Columns of sizes, and the colours of their bars.
 STATE_COLOURS = {"ready": "green", "scheduled": "blue", "reserved": "yellow", "dead": "red"}
 
 
 @app.command(cls=Command)
-def size(url: Url, queues: Queues = None, json: JsonFlag = False) -> None:
-    """Show the number of messages by state."""
-    found = admin.sizes.sizes(url, queues or ())
+def size(
+    url: Url,
+    queues: Queues = None,
+    exact: Annotated[bool, flag("--exact", help="Count all messages, however many there are.")] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Show the number of messages by state.
+
+    Counting ends at 10,000 messages of a state: 10,000+ means that there may be more.
+    """
+    found = admin.sizes.sizes(url, queues or (), exact=exact)
     states = [*STATE_COLOURS]
     if any(one.retained for one in found):
         states.append("retained")
@@ -28,7 +37,9 @@ def size(url: Url, queues: Queues = None, json: JsonFlag = False) -> None:
 
 
 def _size_row(one: admin.sizes.QueueSummary, states: Sequence[str]) -> Sequence[object]:
-    return one.queue, *(getattr(one, state) for state in states), format_duration(one.oldest), state_bar(one)
+    sizes = {state: getattr(one, state) for state in states}
+    numbers = (f"{number:,}+" if state in one.capped else number for state, number in sizes.items())
+    return one.queue, *numbers, format_duration(one.oldest), state_bar(one)
 
 
 def state_bar(one: admin.sizes.QueueSummary) -> Text:

@@ -59,7 +59,7 @@ def info(url: Url, queues: Queues = None, json: JsonFlag = False) -> None:
     With other layouts than rfq it prints what `size` prints.
     """
     if json or not is_rfq(url):
-        size(url, queues, json)
+        size(url, queues, json=json)
         return
     for one in admin.sizes.sizes(url, queues) if queues else topics_with_messages(url):
         backlog, nextlog = one.ready + one.scheduled, one.reserved

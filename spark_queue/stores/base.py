@@ -789,12 +789,16 @@ class Store(ABC):
     @abstractmethod
     def _now(self) -> int: ...
 
-    def sizes(self, queue: str) -> Sizes:
-        """Return how many messages the queue holds, by state; all zero if it does not exist."""
-        return self._attempt(self._sizes, queue)
+    def sizes(self, queue: str, limit: int | None = None) -> Sizes:
+        """Return how many messages the queue holds, by state; all zero if it does not exist.
+
+        With a `limit`, counting ends soon after so many messages of a state: the time does not grow
+        with the queue. Such states are `capped`. Several states are not counted at one moment.
+        """
+        return self._attempt(self._sizes, queue, limit)
 
     @abstractmethod
-    def _sizes(self, queue: str) -> Sizes: ...
+    def _sizes(self, queue: str, limit: int | None) -> Sizes: ...
 
     def next_mature(self, queue: str) -> int | None:
         """Return the ms until a message can next be reserved; `None` if there is no message.

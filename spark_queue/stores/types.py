@@ -34,6 +34,9 @@ LayoutFeature = Literal["order", "ids", "payloads", "buckets", "holds"]
 #: The headers that a dead letter gets: see `DeadLetterInfo`.
 ERROR_HEADER, FROM_HEADER, DEAD_AT_HEADER, TRIES_HEADER = "x-error", "x-dl-from-queue", "x-dl-t", "x-dl-tries"
 
+#: How many messages of a state are counted where a count must be quick: see `Store.sizes`.
+COUNT_LIMIT = 10_000
+
 #: Columns that differ between the messages of a bucket.
 PER_MESSAGE_COLUMNS = ("id", "mature")
 
@@ -50,13 +53,15 @@ class Sizes:
     """The number of messages of a queue by state.
 
     `oldest_ready_age` (ms) is how long the first ready message has been ready; `None` if none is.
-    It changes with time, so comparisons of sizes ignore it.
+    It changes with time, so comparisons of sizes ignore it. `capped`: the states that may have more
+    messages than their number says, because they were counted up to a limit.
     """
 
     ready: int
     scheduled: int
     reserved: int
     oldest_ready_age: int | None = field(default=None, compare=False)
+    capped: frozenset[str] = field(default=frozenset(), repr=False)
 
     @property
     def total(self) -> int:

@@ -255,6 +255,20 @@ def test_history_is_kept_where_it_is_asked_for(url, store, name):
 # --- looking, moving ------------------------------------------------------------------------------
 
 
+def test_sizes_of_many_messages_are_counted_up_to_a_limit(url, store, name, monkeypatch):
+    monkeypatch.setattr(admin_sizes, "COUNT_LIMIT", 1_000)
+    for _ in range(2):
+        store.push(name, pushes(range(700)))
+    store.push(f"{name}.dead", pushes(range(3)))
+    exact = Run("size", url, name, "--exact")
+    assert exact.rows[0][:5] == [name, "1,400", "0", "0", "3"]
+    limited = Run("size", url, name)
+    assert limited.rows[0][:5] in ([name, "1,000+", "0", "0", "3"], exact.rows[0][:5]), "Redis counts all at once"
+    (mine,) = Run("size", url, name, "--json").json
+    assert (mine["ready"], mine["capped"]) in ((1_000, ["ready"]), (1_400, []))
+    assert [one.ready for one in admin_sizes.sizes(url, [name])] == [1_400]
+
+
 def test_sizes_and_peek(url, store, name):
     store.push(name, pushes([{"n": n} for n in range(3)]))
     store.push(name, pushes([9], delay=600_000))
@@ -267,7 +281,7 @@ def test_sizes_and_peek(url, store, name):
     (mine,) = [one for one in told if one["queue"] == name]
     assert mine | {"oldest": 0} == {
         "queue": name, "ready": 2, "scheduled": 1, "reserved": 1, "dead": 1, "oldest": 0, "paused": False,
-        "retained": 0,
+        "retained": 0, "capped": [],
     }  # fmt: skip
     assert [one["ready"] for one in told if one["queue"] == f"{name}.dead"] == [1]
     unknown = Run("size", url, f"{name}x")

@@ -13,6 +13,7 @@ from spark_queue.messages.buckets import Record, build_bucket, open_bucket
 from spark_queue.messages.columns import milliseconds
 from spark_queue.messages.message import messages, pushes
 from spark_queue.stores.base import read_layout, set_layout
+from spark_queue.stores.conformance.helpers import check_sizes_up_to
 from spark_queue.stores.conformance.waiting import tick
 from spark_queue.stores.support.bucket_split import compact, split_bucket
 from spark_queue.stores.types import Condition, DeadLetterInfo, Sizes
@@ -42,6 +43,16 @@ def records(store, queue):
 def _opened(page):
     for row in range(page.num_rows):
         yield open_bucket(page.slice(row, 1))
+
+
+def test_sizes_up_to_a_limit_are_exact_or_lower_bounds(store, name):
+    store.push(name, pushes(range(100)))
+    store.push(name, pushes(range(100), delay=MINUTE))
+    for number in range(3):
+        store.reserve(name, f"c/{number}", 10, lease=MINUTE)
+    for limit in (1, 3, 10, 30, 70, 100):
+        assert check_sizes_up_to(limit, store, name) or limit == 100
+    assert not check_sizes_up_to(1_000, store, name)
 
 
 # --- messages in ----------------------------------------------------------------------------------

@@ -42,6 +42,7 @@ from spark_queue.stores import open_store
 from spark_queue.stores.base import SMALLEST_PARTITION, Store
 from spark_queue.stores.conformance.forwarding import ForwardingContract
 from spark_queue.stores.conformance.helpers import (
+    check_sizes_up_to,
     ids_of,
     messages_of,
     payloads_of,
@@ -784,6 +785,16 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
         assert vector() == (3, 1, 1, 1)
         store.commit(queue, "c/2")
         assert vector() == (2, 1, 1, 0)
+
+    def test_sizes_up_to_a_limit_are_exact_or_lower_bounds(self, store: Store, queue: str) -> None:
+        assert not check_sizes_up_to(10, store, queue)
+        store.push(queue, pushes(range(30)))
+        store.push(queue, pushes(range(30), delay=MINUTE_MS))
+        for number in range(12):
+            store.reserve(queue, f"c/{number}", 1, lease=MINUTE_MS)
+        for limit in (1, 10, 12, 13, 18, 25, 30, 31):
+            check_sizes_up_to(limit, store, queue)
+        assert not check_sizes_up_to(100, store, queue)
 
     def test_sizes_have_the_age_of_the_oldest_ready_message(self, store: Store, queue: str) -> None:
         assert store.sizes(queue).oldest_ready_age is None

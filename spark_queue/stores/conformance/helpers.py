@@ -43,3 +43,14 @@ def reserve_again(store: Store, queue: str, batch: pa.RecordBatch) -> list[Messa
     store.rollback(queue, "c/1")
     store.reserve(queue, "c/2", batch.num_rows)
     return messages_of(store.fetch(queue, "c/2/0"))
+
+
+def check_sizes_up_to(limit: int, store: Store, queue: str) -> frozenset[str]:
+    """Check that sizes up to a limit are exact or lower bounds; return the states of the latter."""
+    exact, counted = store.sizes(queue), store.sizes(queue, limit)
+    assert not exact.capped
+    for state in ("ready", "scheduled", "reserved"):
+        found, number = getattr(exact, state), getattr(counted, state)
+        assert number <= found if state in counted.capped else number == found
+        assert number >= min(limit, found) or state == "scheduled", "it counts as far as it may"
+    return counted.capped

@@ -567,14 +567,22 @@ class MongoStore(SignallingStore):
                 extra = self._extra_messages(collection, {**FENCED, "_tag": tag})
         return Claim(claimed + extra, oversized_bucket)
 
-    def _extra_messages(self, queue: Collection[Document], query: Filter) -> int:
-        """Return how many more messages than records match a filter: buckets hold many."""
-        return sum(count_of(one[self._rows_field]) - 1 for one in self._find_buckets(queue, query))
+    def _extra_messages(self, queue: Collection[Document], query: Filter, limit: int | None = None) -> int:
+        """Return how many more messages than records match a filter: buckets hold many.
 
-    def _find_buckets(self, queue: Collection[Document], query: Filter) -> list[Document]:
-        """Return the buckets that match a filter: `_id`, and the number of messages of each."""
+        With a `limit`, it counts until it has found so many.
+        """
+        found = 0
+        for one in self._find_buckets(queue, query):
+            found += count_of(one[self._rows_field]) - 1
+            if limit is not None and found >= limit:
+                break
+        return found
+
+    def _find_buckets(self, queue: Collection[Document], query: Filter) -> Cursor[Document]:
+        """Yield the buckets that match a filter: `_id`, and the number of messages of each."""
         buckets = {"$and": [query, {self._rows_field: {"$exists": True}}]}
-        return list(queue.find(buckets, {self._rows_field: 1}, **self._hint(queue, BUCKETS_INDEX)))
+        return queue.find(buckets, {self._rows_field: 1}, **self._hint(queue, BUCKETS_INDEX))
 
     @contextmanager
     def _killable_session(self) -> Iterator[ClientSession]:
@@ -713,7 +721,7 @@ class MongoStore(SignallingStore):
         done = 0
         may_have_buckets = self._has_buckets(collection) if ids is None else any(map(is_bucket, ids))
         for query, by in self._filters_for(collection, state, ids):
-            if may_have_buckets and (buckets := self._find_buckets(collection, query)):
+            if may_have_buckets and (buckets := list(self._find_buckets(collection, query))):
                 names = [one["_id"] for one in buckets]
                 acted = act({"$and": [query, {"_id": {"$in": names}}]}, ID_HINT)
                 done += sum(count_of(one[self._rows_field]) for one in buckets) if acted == len(names) else acted
@@ -900,24 +908,38 @@ class MongoStore(SignallingStore):
         cursor = collection.find(query, self._id_fields | {"_sid": 1}, limit=MAX_NEVER_DUE, **by)
         return [one.get("_sid") or self._id_of(one) for one in cursor]
 
-    def _sizes(self, queue: str) -> Sizes:
+    def _sizes(self, queue: str, limit: int | None) -> Sizes:
         collection = self._queue_view(queue)
         now = self._now()
         later = {"mature": {"$gt": DatetimeMS(now)}}
-        by = self._hint(collection, READY_INDEX)
-        ready = collection.count_documents(due_by(now), **by)
-        waiting = collection.count_documents({"processed": None, **later}, **by)
-        reserved = collection.count_documents({**RESERVED, **later}, **self._hint(collection, HELD_INDEX))
-        if self._has_buckets(collection):
-            ready += self._extra_messages(collection, due_by(now))
-            waiting += self._extra_messages(collection, {"processed": None, **later})
-            reserved += self._extra_messages(collection, {"processed": None, "_tag": {"$exists": True}, **later})
+        buckets = self._has_buckets(collection)
+
+        def count(query: Document, index: IndexModel, limit: int | None, of_buckets: Document | None = None) -> int:
+            bound: dict[str, Any] = {} if limit is None else {"limit": limit}
+            found = collection.count_documents(query, **bound, **self._hint(collection, index))
+            if buckets and (limit is None or found < limit):
+                found += self._extra_messages(collection, of_buckets or query, limit)
+            return found
+
+        ready = count(due_by(now), READY_INDEX, limit)
+        in_buckets = {"processed": None, "_tag": {"$exists": True}, **later}
+        reserved = count({**RESERVED, **later}, HELD_INDEX, limit, in_buckets)
+        # Reserved messages are among those that are due later.
+        most = None if limit is None else limit + reserved
+        waiting = count({"processed": None, **later}, READY_INDEX, most)
+        capped: set[str] = set()
+        if limit is not None and most is not None:
+            many = {"ready": ready >= limit, "reserved": reserved >= limit, "scheduled": waiting >= most}
+            capped = {state for state, is_capped in many.items() if is_capped}
+        # The counts are not one snapshot, so the difference may be negative. If not all of those
+        # reserved are counted, nobody knows how many of the others are scheduled.
+        scheduled = 0 if "reserved" in capped else max(0, waiting - reserved)
         first = None
         if ready:
-            first = collection.find_one(due_by(MAX_TIME_MS), {"mature": 1, "_id": 0}, sort=WAITING_ORDER, **by)
+            hint = self._hint(collection, READY_INDEX)
+            first = collection.find_one(due_by(MAX_TIME_MS), {"mature": 1, "_id": 0}, sort=WAITING_ORDER, **hint)
         age = None if first is None else max(0, now - int(first["mature"]))
-        # The counts are not one snapshot, so the difference may be negative.
-        return Sizes(ready, max(0, waiting - reserved), reserved, age)
+        return Sizes(ready, scheduled, reserved, age, frozenset(capped))
 
     def _next_mature(self, queue: str) -> int | None:
         collection = self._queue_view(queue)

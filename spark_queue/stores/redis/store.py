@@ -93,6 +93,7 @@ T = TypeVar("T")
 SCRIPT_CHUNK = 5_000  #: most messages of one script call
 RUN_SIZE = 250  #: most messages of one member of `held`
 READ_BATCH = 500  #: most documents that one command reads: their size is not known before
+MAX_COUNTED = 1_000  #: most buckets, and leases, that a count with a limit looks at
 NOTE_FIELDS = ("value", "version", "written")  #: the fields of a note
 NO_END = MAX_TIME_MS  #: the end (ms) of a lease that does not end
 
@@ -743,9 +744,15 @@ class RedisStore(SignallingStore):
             )  # fmt: skip
         return [persistence, full_memory]
 
-    def _sizes(self, queue: str) -> Sizes:
-        now, ready, scheduled, reserved, *first = self._run("sizes", queue)
-        return Sizes(ready, scheduled, reserved, now - _score_ms(float(first[0])) if ready else None)
+    def _sizes(self, queue: str, limit: int | None) -> Sizes:
+        # Redis counts records at once, but has to look at each bucket and lease.
+        most = 0 if limit is None else min(limit, MAX_COUNTED)
+        now, ready, scheduled, reserved, more_buckets, more_leases, *first = self._run("sizes", queue, most)
+        capped = {"ready", "scheduled", "reserved"} if more_buckets else set()
+        if more_leases:  # those that are not counted hold some of the others
+            scheduled, capped = 0, capped | {"scheduled", "reserved"}
+        age = now - _score_ms(float(first[0])) if ready else None
+        return Sizes(ready, scheduled, reserved, age, frozenset(capped))
 
     def _next_mature(self, queue: str) -> int | None:
         keys = self._keys(queue)

@@ -192,6 +192,14 @@ class Ownership:
                 return
             note = None
 
+    def renumber(self) -> None:
+        """Get the next number, as another process would. Raises `FencedError` as `check` does."""
+        while True:
+            standing = self.check()
+            self.number = standing.number + 1
+            if self._write(self._seen, replace(standing, number=self.number)):
+                return
+
     def renew(self) -> None:
         """Renew the note. Raises `FencedError` if this process lost the consumer."""
         standing = self.check()

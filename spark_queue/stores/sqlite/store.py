@@ -29,11 +29,12 @@ import pyarrow.compute as pc
 
 from spark_queue.errors import OptionError, StoreError, StoreUnavailable, did_you_mean, plural
 from spark_queue.messages.arrow_bytes import DamagedBytes, append_digest, from_bytes_with_digest, to_bytes
-from spark_queue.messages.buckets import MAX_ROWS_DIGITS, Record, are_buckets, count_rows, rows_of, select_records
+from spark_queue.messages.buckets import Record, are_buckets, count_rows, rows_of, select_records
 from spark_queue.messages.columns import due_ms, header_dicts, slice_by_size, with_due_time
 from spark_queue.messages.schema import BUCKET_PREFIX, MAX_TIME_MS, PUSHES
 from spark_queue.options.masking import mask
 from spark_queue.stores.base import PAGE_ROWS, Store
+from spark_queue.stores.sqlite.counting import count_messages, extra_messages
 from spark_queue.stores.sqlite.file import Connection, FileId, FileUrl, OpenFiles, connect, file_mismatch
 from spark_queue.stores.sqlite.records import ADD_TRIES, SOUND_ROW, RowPlace, after_clause, ids_clause, read_records
 from spark_queue.stores.support.counters import ACTS, Counts, Statistics
@@ -425,7 +426,7 @@ class SqliteStore(Store):
             where, values = "lease IS NULL AND queue = ? AND mature <= ?", (queue_id, min(now, before))
             first = f"SELECT 1 FROM message WHERE {where} ORDER BY mature LIMIT ?"
             (rows,) = db.execute(f"SELECT count(*) FROM ({first})", (*values, limit)).fetchone()
-            return min(int(rows) + _extra_messages(db, where, values), limit)
+            return min(int(rows) + extra_messages(db, where, values), limit)
 
     def _scan_free(self, queue: str, after: RowPlace | None, rows: int) -> Records:
         with self._transaction() as db:
@@ -640,28 +641,9 @@ class SqliteStore(Store):
             disk = Finding("file system", "good", kind or "unknown: this system does not report it")
         return [wal, disk]
 
-    def _sizes(self, queue: str) -> Sizes:
+    def _sizes(self, queue: str, limit: int | None) -> Sizes:
         with self._read_transaction() as db:
-            queue_id, now = _queue_id(db, queue), _now(db)
-            scheduled, free, oldest = db.execute(
-                "SELECT count(*) FILTER (WHERE mature > ?), count(*) FILTER (WHERE mature <= ?), min(mature) "
-                "FROM message WHERE queue = ? AND lease IS NULL",
-                (now, now, queue_id),
-            ).fetchone()
-            expired, held, oldest_expired = db.execute(
-                "SELECT count(*) FILTER (WHERE until <= ?), count(*) FILTER (WHERE until IS NULL OR until > ?), "
-                "min(until) FILTER (WHERE until <= ?) "
-                "FROM lease JOIN message ON message.lease = lease.id WHERE lease.queue = ?",
-                (now, now, now, queue_id),
-            ).fetchone()
-            moments = [one for one in (oldest, oldest_expired) if isinstance(one, int | float) and one <= now]
-            since = int(min(moments)) if moments else None
-            free += _extra_messages(db, "lease IS NULL AND queue = ? AND mature <= ?", (queue_id, now))
-            scheduled += _extra_messages(db, "lease IS NULL AND queue = ? AND mature > ?", (queue_id, now))
-            leases_of_queue = "lease IN (SELECT id FROM lease WHERE queue = ? AND "
-            expired += _extra_messages(db, f"{leases_of_queue} until <= ?)", (queue_id, now))
-            held += _extra_messages(db, f"{leases_of_queue} (until IS NULL OR until > ?))", (queue_id, now))
-            return Sizes(free + expired, scheduled, held, None if since is None else now - since)
+            return count_messages(db, _queue_id(db, queue), _now(db), limit)
 
     def _never_due(self, queue: str) -> list[str]:
         with self._read_transaction() as db:
@@ -865,20 +847,12 @@ def _insert(db: sqlite3.Connection, queue: str, new_rows: _InsertRows, lease: in
     return inserted
 
 
-def _extra_messages(db: sqlite3.Connection, where: str, values: Sequence[Any]) -> int:
-    """Return how many more messages than records meet a condition: buckets hold many."""
-    is_large = f"rows > 1 AND rows < 1e{MAX_ROWS_DIGITS}"  # excludes text, which is greater than any number
-    select = "SELECT coalesce(sum(rows - 1), 0) FROM message INDEXED BY message_bucket"
-    (extra,) = db.execute(f"{select} WHERE {is_large} AND {where}", values).fetchone()
-    return int(extra)
-
-
 def _change(db: sqlite3.Connection, statement: str, where: str, values: Sequence[Any], *settings: Any) -> int:
     """Execute a statement on the records that meet a condition; return how many messages they hold.
 
     `settings` are the parameters that come before those of the condition.
     """
-    extra = _extra_messages(db, where, values)
+    extra = extra_messages(db, where, values)
     return db.execute(f"{statement} WHERE {where}", (*settings, *values)).rowcount + extra
 
 
@@ -917,7 +891,7 @@ def _lease_ids(db: sqlite3.Connection, queue: str, tag: str, *, endless: bool = 
 
 def _count_held(db: sqlite3.Connection, lease: int) -> int:
     (rows,) = db.execute("SELECT count(*) FROM message WHERE lease = ?", (lease,)).fetchone()
-    return int(rows) + _extra_messages(db, "lease = ?", (lease,))
+    return int(rows) + extra_messages(db, "lease = ?", (lease,))
 
 
 def _held_clause(leases: Sequence[int], ids: Sequence[str] | None) -> tuple[str, tuple[Any, ...]]:

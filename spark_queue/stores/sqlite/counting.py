@@ -1,0 +1,60 @@
+"""Count the messages of a queue by state: all of them, or up to a limit."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+from spark_queue.messages.buckets import MAX_ROWS_DIGITS
+from spark_queue.stores.types import Sizes
+
+_FREE = "lease IS NULL AND queue = ?"
+_IS_BUCKET = f"rows > 1 AND rows < 1e{MAX_ROWS_DIGITS}"  # excludes text, which is greater than any number
+_HELD = "lease IS NOT NULL AND lease IN (SELECT id FROM lease WHERE queue = ? AND {})"
+_FIRST_EXPIRED = (
+    "SELECT until FROM lease WHERE queue = ? AND until <= ? "
+    "AND EXISTS (SELECT 1 FROM message WHERE message.lease = lease.id) ORDER BY until LIMIT 1"
+)
+
+
+def extra_messages(db: sqlite3.Connection, where: str, values: Sequence[Any], limit: int | None = None) -> int:
+    """Return how many more messages than records meet a condition: buckets hold many.
+
+    With a `limit`, it counts until it has found so many.
+    """
+    source = f"FROM message INDEXED BY message_bucket WHERE {_IS_BUCKET} AND {where}"
+    if limit is None:
+        (extra,) = db.execute(f"SELECT coalesce(sum(rows - 1), 0) {source}", values).fetchone()
+        return int(extra)
+    found = 0
+    for (rows,) in db.execute(f"SELECT rows {source}", values):
+        found += int(rows) - 1
+        if found >= limit:
+            break
+    return found
+
+
+def count_messages(db: sqlite3.Connection, queue: int, now: int, limit: int | None = None) -> Sizes:
+    """Count the messages of a queue by state at `now` (ms): see `Store.sizes`."""
+    free, many_free = _count(db, f"{_FREE} AND mature <= ?", (queue, now), limit)
+    scheduled, many_scheduled = _count(db, f"{_FREE} AND mature > ?", (queue, now), limit)
+    expired, many_expired = _count(db, _HELD.format("until <= ?"), (queue, now), limit)
+    held, many_held = _count(db, _HELD.format("(until IS NULL OR until > ?)"), (queue, now), limit)
+    first = f"SELECT mature FROM message WHERE {_FREE} ORDER BY mature LIMIT 1"
+    found = [db.execute(first, (queue,)).fetchone(), db.execute(_FIRST_EXPIRED, (queue, now)).fetchone()]
+    moments = [row[0] for row in found if row and isinstance(row[0], int | float) and row[0] <= now]
+    many = {"ready": many_free or many_expired, "scheduled": many_scheduled, "reserved": many_held}
+    age = now - int(min(moments)) if moments else None
+    return Sizes(free + expired, scheduled, held, age, frozenset(state for state, capped in many.items() if capped))
+
+
+def _count(db: sqlite3.Connection, where: str, values: Sequence[Any], limit: int | None) -> tuple[int, bool]:
+    """Return the number of messages that meet a condition, and whether there may be more."""
+    if limit is None:
+        (records,) = db.execute(f"SELECT count(*) FROM message WHERE {where}", values).fetchone()
+        return int(records) + extra_messages(db, where, values), False
+    some = f"SELECT 1 FROM message WHERE {where} LIMIT ?"
+    (records,) = db.execute(f"SELECT count(*) FROM ({some})", (*values, limit)).fetchone()
+    found = int(records) if records >= limit else int(records) + extra_messages(db, where, values, limit)
+    return found, found >= limit
