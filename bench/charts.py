@@ -21,8 +21,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 from report import PAGE, PICTURES, Table, part
 from ways import BESIDE_PEERS, BUCKETS_SCALE, CEILING, LARGE_CEILING, RAW, SCALES, TRIGGER
 
-from spark_queue.options.queue_options import QueueOptions
-
 #: Colors of the bars of spark_queue, and of all others.
 OURS, THEIRS = "#c2410c", "#94a3b8"
 
@@ -124,13 +122,12 @@ def conditions(store: str, peers: Table, page: Path = PAGE) -> str:
     """Return the note below the chart of peers: how they were measured."""
     at = peers[0].index("jobs")
     jobs = " or ".join(sorted({row[at] for row in peers[1:]}, key=len))
-    default = QueueOptions(url="sqlite:///x.db").max_records_per_trigger
     return (
         f"{measured_on(page)} Server and clients on the same machine. "
         f"Peers: {jobs} jobs of 100 bytes that do nothing, each peer set up as its documentation advises for many "
         "short jobs. spark_queue, tuned: a streaming query into a sink that does nothing, in micro-batches of "
-        f"{TRIGGER * SCALES[store]:,} messages (in buckets: {TRIGGER * BUCKETS_SCALE:,}); default options have "
-        f"{default:,}, and drain less."
+        f"{TRIGGER * SCALES[store]:,} messages (in buckets: {TRIGGER * BUCKETS_SCALE:,}); with "
+        "default options, batches find their size."
     )
 
 

@@ -202,7 +202,7 @@ def flow(spark: SparkSession, graph: Graph, rows: int, watch: job.Watch) -> None
 def kill_reader(running: ExchangeGraph, graph: Graph, rows: int, pid: int, watch: job.Watch) -> None:
     """Kill the reader process of an exchange while it works. Wait until the exchange runs again."""
     victim = graph.exchanges[VICTIM]
-    least = rows // 3 if rows > victim.consumer.wsize else 0
+    least = rows // 3 if rows > (victim.consumer.wsize or 0) else 0
     with open_store(graph.namespaces[victim.src.ns].url) as store:
 
         def progress_at_work() -> str:

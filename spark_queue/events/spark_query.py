@@ -37,10 +37,11 @@ class ExecutorQuery:
     Any number of queries and programs may execute the events of one queue. `name` identifies this
     one in the log and the history.
 
-    `batch`: maximum number of events per batch. A new event with priority waits for the current
-    batch. While batches take less than two seconds, the next one is reserved ahead, and the event
-    waits for that too. `parallel`: number of tasks, each with a part of the batch, and of threads
-    in this process for executors with `where: driver`. The default is Spark's default parallelism.
+    `batch`: maximum number of events per batch; by default batches find their size. A new event
+    with priority waits for the current batch. While batches take less than two seconds, the next
+    one is reserved ahead, and the event waits for that too. `parallel`: number of tasks, each with
+    a part of the batch, and of threads in this process for executors with `where: driver`. The
+    default is Spark's default parallelism.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class ExecutorQuery:
         checkpoint: str,
         *,
         name: str = "events",
-        batch: int = 1_000,
+        batch: int | None = None,
         parallel: int | None = None,
         options: dict[str, str] | None = None,
     ) -> None:
@@ -80,7 +81,7 @@ class ExecutorQuery:
             log.warning("%s", one)
         parallel = self._parallel or spark.sparkContext.defaultParallelism
         options = {
-            "maxRecordsPerTrigger": str(self._batch),
+            **({"maxRecordsPerTrigger": str(self._batch)} if self._batch else {}),
             "maxTries": str(CRASH_TRIES + max((one.retries for one in self.events.executors), default=0)),
         }
         work = self._work

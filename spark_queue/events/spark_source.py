@@ -58,6 +58,7 @@ class EventStream(QueueStream):
     them. So it reserves ahead only while batches are quick.
     """
 
+    first_rows = 1_000  # events are often slow
     _quick = False
     _begun: float | None = None
 
@@ -68,9 +69,9 @@ class EventStream(QueueStream):
     def __getstate__(self) -> dict[str, Any]:
         return super().__getstate__() | {"_runs": self._runs}
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+    def plan_tasks(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         self._begun = time.monotonic()
-        return super().partitions(start, end)
+        return super().plan_tasks(start, end)
 
     def _prefetches(self) -> bool:
         if self._begun is not None:

@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticKnownError
 
 from spark_queue.options.parsers import consumer_name, duration
+from spark_queue.options.values import AUTO
 
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
@@ -141,9 +142,16 @@ def in_namespace(place: Any, ns: str) -> Any:
     return replace(place, ns=place.ns or ns)
 
 
+def _parse_rows(value: Any) -> Any:
+    """Return `None` for `auto`, and any other value as it is."""
+    return None if value == AUTO else value
+
+
 @dataclass(frozen=True)
 class ConsumerSettings:
     """How a step reads: in `parallel` tasks, at most `wsize` messages in a batch.
+
+    Without `wsize`, or with `auto`, batches find their size, as with `maxRecordsPerTrigger=auto`.
 
     `reserve`: whether messages are reserved. Without a reservation they are delivered at most once.
     """
@@ -151,7 +159,7 @@ class ConsumerSettings:
     __pydantic_config__ = DECLARATION_CONFIG
 
     parallel: Annotated[int, Field(ge=1, le=1024)] | None = None
-    wsize: Annotated[int, Field(ge=1, lt=2**31)] = 10_000
+    wsize: Annotated[Annotated[int, Field(ge=1, lt=2**31)] | None, BeforeValidator(_parse_rows)] = None
     reserve: bool = True
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from spark_queue.errors import did_you_mean
 from spark_queue.messages.buckets import MAX_BUCKET_ROWS
 from spark_queue.options.inputs import LOG
-from spark_queue.options.values import MAX_COUNT, NEVER
+from spark_queue.options.values import AUTO, MAX_COUNT, NEVER
 
 HOUR, DAY = 3_600_000, 86_400_000  #: in ms
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": HOUR, "d": DAY}
@@ -59,6 +59,23 @@ def count(text: str) -> int:
     if not re.fullmatch(r"\s*\+?\d+\s*", text) or not 0 < int(text) <= MAX_COUNT:
         raise ValueError("a whole number from 1 to 2147483647")
     return int(text)
+
+
+def count_or_auto(text: str) -> int | None:
+    """Return a whole number as `count`, `None` for `auto`. Raises `ValueError` for other text."""
+    if text.strip().lower() == AUTO:
+        return None
+    try:
+        return count(text)
+    except ValueError as error:
+        raise ValueError(f"{error}, or {AUTO!r}") from None
+
+
+def target(text: str) -> int:
+    """Return the ms that a batch may take. Raises `ValueError` below 100 ms."""
+    if (found := duration(text)) < 100:
+        raise ValueError("at least 100ms")
+    return found
 
 
 def one_of(*words: str) -> Callable[[str], str]:

@@ -24,12 +24,14 @@ from spark_queue.options.parsers import (
     bucket_rows,
     consumer_name,
     count,
+    count_or_auto,
     duration,
     flag,
     lease,
     not_empty,
     one_of,
     reserving_consumer_name,
+    target,
     url_map,
     word,
 )
@@ -38,6 +40,7 @@ from spark_queue.options.values import (
     ALL_ROLES,
     AT_LEAST_ONCE,
     AT_MOST_ONCE,
+    AUTO,
     BUCKET,
     EXACTLY_ONCE,
     FROM_EARLIEST,
@@ -122,7 +125,15 @@ class QueueOptions:
         "Name of the consumer, which the tools show and which `settle` needs.",
         shown="generated, and kept in the checkpoint",
     )  # fmt: skip
-    max_records_per_trigger: int = _option(count, ("stream",), "Maximum number of messages per micro-batch.", 10_000)
+    max_records_per_trigger: int | None = _option(
+        count_or_auto, ("stream",),
+        "Maximum number of messages per micro-batch. `auto` finds the number that "
+        "[takes `targetBatchDuration`](options.md#batches-that-find-their-size).",
+        shown="`auto`",
+    )  # fmt: skip
+    target_batch_duration: int = _option(
+        target, ("stream",), "With `maxRecordsPerTrigger=auto`: how long a micro-batch may take.", 2_000, "2s"
+    )
     num_partitions: int | None = _option(
         count, ("stream",),
         "Maximum number of partitions per micro-batch. There are fewer if there are few messages.",
@@ -280,6 +291,8 @@ class QueueOptions:
         chosen.setdefault("fail_if_missing", roles == ("snapshot",))
         resolve_delivery(chosen, roles)
         resolve_layout(chosen, roles)
+        if "target_batch_duration" in chosen and chosen.get("max_records_per_trigger") is not None:
+            raise option_error("targetBatchDuration", f"needs maxRecordsPerTrigger={AUTO}: leave one of them out")
         for name in ("bucket_size", "compression"):
             if name in chosen and chosen.get("layout") != BUCKET:
                 raise option_error(option_name(name), f"needs layout={BUCKET}: set that too")

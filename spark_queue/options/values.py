@@ -13,7 +13,7 @@ ALL_ROLES: tuple[Role, ...] = ("stream", "snapshot", "push", "settle")
 #: Options that Spark itself adds to those of the user.
 SPARK_OPTIONS = frozenset({"checkpointlocation", "queryname", "numrows", "truncate"})
 
-NEVER = "never"
+NEVER, AUTO = "never", "auto"
 FROM_EARLIEST, FROM_LATEST = "earliest", "latest"
 SINGLE, BUCKET = "single", "bucket"
 AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE = "at-least-once", "at-most-once", "exactly-once"

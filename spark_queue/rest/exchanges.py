@@ -13,6 +13,7 @@ from spark_queue.errors import did_you_mean
 from spark_queue.graph.parts import Place
 from spark_queue.graph.selector_words import selector_text
 from spark_queue.graph.step import Step
+from spark_queue.options.values import AUTO
 from spark_queue.rest.errors import NotFound
 from spark_queue.rest.payloads import json_response
 from spark_queue.rest.routes import describe_json, router
@@ -40,7 +41,7 @@ def _describe(name: str, step: Step) -> dict[str, Any]:
         "delivery": step.guarantee,
         "consumer": {
             "parallel": step.consumer.parallel,
-            "wsize": step.consumer.wsize,
+            "wsize": step.consumer.wsize or AUTO,
             "reserve": step.consumer.reserve,
         },
     }

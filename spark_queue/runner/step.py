@@ -72,13 +72,13 @@ class RunnableStep(ABC, Generic[D]):
         """The options that its messages are read with; empty if it has no source."""
         if self.step.src is None:
             return {}
-        parallel = self.step.consumer.parallel
+        parallel, rows = self.step.consumer.parallel, self.step.consumer.wsize
         return {
             **self._source_options(),
             "consumer": self.name,
             # A move is atomic, so a lease that ends duplicates nothing.
             "delivery": AT_LEAST_ONCE if self.moves else self.step.guarantee,
-            "maxRecordsPerTrigger": str(self.step.consumer.wsize),
+            **({"maxRecordsPerTrigger": str(rows)} if rows else {}),
             **({"numPartitions": str(parallel)} if parallel else {}),
             **self.graph.namespaces[self.step.src.ns].options,
             **self.step.options,

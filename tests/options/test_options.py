@@ -22,7 +22,7 @@ def parse(role="stream", **more):
 
 def test_defaults_are_those_of_the_table():
     options = parse()
-    assert options.max_records_per_trigger == 10_000
+    assert options.max_records_per_trigger is None and options.target_batch_duration == 2_000
     assert options.reserve_timeout == 120_000
     assert options.delivery == "at-least-once"
     assert (options.wait_timeout, options.history_ms, options.retry_timeout) == (1_000, 0, 30_000)

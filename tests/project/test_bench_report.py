@@ -119,7 +119,7 @@ def test_what_is_drawn_are_the_numbers_of_the_page(found, tmp_path):
     assert list(bars.rates.values()) == sorted(bars.rates.values(), reverse=True)
     assert bars.ours == ours
     told = charts.conditions(store, peers, page)
-    for fact in ("2 cores", "5,000 jobs", "250,000 messages", "default options have 10,000"):
+    for fact in ("2 cores", "5,000 jobs", "250,000 messages", "batches find their size"):
         assert fact in told
 
 

@@ -348,7 +348,7 @@ def test_exchanges(http, urls):
             {"ns": "sqlite", "q": "late", "selector": "payload:delay::int > 60"},
             {"ns": "redis", "q": "all", "selector": None},
         ],
-        "delivery": "exactly-once", "consumer": {"parallel": None, "wsize": 10_000, "reserve": True},
+        "delivery": "exactly-once", "consumer": {"parallel": None, "wsize": "auto", "reserve": True},
         "running": False, "owner": None, "stats": None,
     }  # fmt: skip
     assert (told["pairs"]["kind"], told["pairs"]["dst"][0]["q"], told["pairs"]["running"]) == ("join", "pairs", False)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.options.values import AT_MOST_ONCE
+from spark_queue.spark.read.pacing import SIZE_FIELDS
 
 #: The log message for a dropped batch. Its arguments: the number of messages, and the queue.
 DROPPED_MESSAGE = (
@@ -21,8 +22,11 @@ OffsetType = TypeVar("OffsetType", bound=Mapping[str, Any])
 
 
 def mark_delivery(end: OffsetType, options: QueueOptions) -> OffsetType:
-    """Return the end offset of a batch that is planned now, with its `delivery`."""
-    offset = {key: value for key, value in end.items() if key != "delivery"}
+    """Return the end offset of a batch that is planned now, with its `delivery`.
+
+    Fields of the batch before it, from whose end it was copied, are left out.
+    """
+    offset = {key: value for key, value in end.items() if key not in ("delivery", *SIZE_FIELDS)}
     if options.delivery == AT_MOST_ONCE:
         offset["delivery"] = AT_MOST_ONCE
     return cast("OffsetType", offset)

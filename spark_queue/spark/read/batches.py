@@ -26,18 +26,21 @@ from spark_queue.spark.read.at_most_once import DROPPED_MESSAGE, is_dropped, mar
 from spark_queue.spark.read.fetch import FetchRange
 from spark_queue.spark.read.lease_renewer import LeaseRenewer
 from spark_queue.spark.read.leftovers import log_others, release_leftovers
-from spark_queue.spark.read.limits import cores
 from spark_queue.spark.read.loss_detector import LossDetector
 from spark_queue.spark.read.offsets import OFFSET_VERSION, Offset, batch_of, commit_offset, tag_of
 from spark_queue.spark.read.prefetch import Prefetcher
+from spark_queue.spark.read.reserver import Reserver
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.ageing import remove_old_notes
-from spark_queue.stores.services.dead_letters import dead_letter_exhausted, set_history
+from spark_queue.stores.services.dead_letters import set_history
 from spark_queue.stores.services.owner import Batch
 from spark_queue.stores.services.ownership import Ownership
 from spark_queue.stores.services.poison import PoisonMessageHandler, PoisonRules
 
 log = logging.getLogger(__name__)
+
+#: A prefetched batch that exceeds its limit by this factor is released: the limit has changed.
+OVERSIZE = 2
 
 #: The lease (ms), until it is started, of a batch that then gets an unlimited lease. Until then,
 #: Spark only writes a file.
@@ -68,7 +71,8 @@ class Batches:
             self.isolation = PoisonMessageHandler(store, self.queue, consumer, rules)
         parked = self.isolation.parked_tag if self.isolation and options.reserve_timeout else None
         self.lease_renewer = LeaseRenewer(options, self.ownership, self._lease, parked)
-        self.prefetcher = Prefetcher(options, self.ownership, self._reserve)
+        self.reserver = Reserver(options, consumer, self._lease)
+        self.prefetcher = Prefetcher(options, self.ownership, self.reserver.reserve)
         self._loss_detector = LossDetector(store, options, consumer)
         log_others(store, self.queue, consumer)
         self.leftovers_released = False  # those of earlier processes
@@ -76,7 +80,8 @@ class Batches:
         self._committed = 0
         self._reserved: Offset | None = None  # the batch that this process reserved last
         self._reserved_at = -math.inf  # when it began to do so (monotonic s)
-        self._prefetch_limits: tuple[int, int] | None = None  # `limit` and `before` of the batch to prefetch
+        self._limit = 0  # that of the batch that this process reserved last
+        self._prefetch_limits = (0, MAX_TIME_MS)  # `limit` and `before` of the batch to prefetch; 0: none
         self._started: Batch | None = None  # the batch that this process started last
         self._replayed_seq = 0  # the batch of an earlier process that was replayed last
 
@@ -110,56 +115,44 @@ class Batches:
         *,
         before: int = MAX_TIME_MS,
         wait: Callable[[], bool] = lambda: True,
-        prefetch: bool = False,
+        prefetch: int = 0,
     ) -> list[int]:
         """Reserve the batch after `start`; return its rows by partition, none if nothing is ready.
 
         Parts of a failed batch come first, then the prefetched batch. Without these, it calls
         `wait`, which returns whether a message is ready. Then it reserves up to `limit` messages
-        that are due by `before` (ms). `prefetch`: if this batch is full, reserve the next one as
+        that are due by `before` (ms). `prefetch`: if this batch is full, reserve up to so many as
         soon as this one is held.
         """
-        self._prefetch_limits = (limit, before) if prefetch else None
+        self._limit, self._prefetch_limits = limit, (prefetch, before)
         tag = self.tag_after(start)
         self._reserved_at = time.monotonic()
-        rows = self._reserve_parked(tag) or self._take_prefetched(tag)
+        rows = self._reserve_parked(tag) or self._take_prefetched(tag, limit)
         if not rows and wait():
+            tag = self.tag_after(start)
             self._reserved_at = time.monotonic()
-            rows = self._reserve(self._store, tag, limit, before)
+            rows = self.reserver.reserve(self._store, tag, limit, before)
         return rows
 
     def _reserve_parked(self, tag: str) -> list[int]:
         rows = self.isolation.take_parked_group(tag, self._lease) if self.isolation else 0
         return [rows] if rows else []
 
-    def _take_prefetched(self, tag: str) -> list[int]:
-        """Return the rows, by partition, that were prefetched under this tag."""
+    def _take_prefetched(self, tag: str, limit: int) -> list[int]:
+        """Return the rows, by partition, that were prefetched under this tag.
+
+        If they are far more than `limit`, they are released, and none are returned. This process
+        then gets another number, because no tag names two reservations.
+        """
         rows, began = self.prefetcher.take(tag)
         self.lease_renewer.forget(tag)  # `hold` may set an unlimited lease, which a renewal would end
+        if sum(rows) > OVERSIZE * limit:
+            self._store.rollback(self.queue, tag, delay=None, failed=False)
+            self.ownership.renumber()
+            return []
         if rows:
             self._reserved_at = began
         return rows
-
-    def _reserve(self, store: Store, tag: str, limit: int, before: int) -> list[int]:
-        """Reserve up to `limit` messages that are due by `before` (ms); return rows by partition.
-
-        Messages that reached `maxTries` become dead letters.
-        """
-        queue, max_tries, dead = self.queue, self._options.max_tries, self._options.dead_letter_queue_of(self.queue)
-        most, least = self._options.partition_limits(cores())
-        while True:
-            rows = store.reserve(
-                queue, tag, limit, partitions=most, min_partitions=least, lease=self._lease, before=before
-            )
-            if not rows or max_tries is None:
-                return rows
-            buried = dead_letter_exhausted(store, queue, tag, max_tries, dead, self._options.history_ms)
-            if not buried:
-                return rows
-            log.warning("%d messages of %s failed too often: moved to %s", buried, queue, dead)
-            held = {one.tag: one.rows for one in store.reservations(queue, tag)}
-            if held:
-                return [held.get(f"{tag}/{partition}", 0) for partition in range(len(rows))]
 
     # --- 2. in Spark's log
 
@@ -218,10 +211,10 @@ class Batches:
 
     def _prefetch(self, end: Offset) -> None:
         """Prefetch the batch after a full one, unless parts of a failed batch come first."""
-        if self._prefetch_limits is None or (self.isolation and self.isolation.may_have_parked):
-            return
         limit, before = self._prefetch_limits
-        if sum(end.get("rows", [])) < limit:
+        if not limit or (self.isolation and self.isolation.may_have_parked):
+            return
+        if sum(end.get("rows", [])) < self.reserver.possible_rows(self._limit):
             return
         # Only messages that are due by now, so none that this batch releases one by one: a retried
         # task releases these again, which must change nothing.

@@ -7,10 +7,12 @@ from typing import Any
 
 from spark_queue.messages.schema import MAX_TIME_MS
 from spark_queue.options.queue_options import QueueOptions
+from spark_queue.spark.read.batch_size import MAX_ROWS
 from spark_queue.spark.read.batches import Batches
 from spark_queue.spark.read.fetch import FetchRange
 from spark_queue.spark.read.offsets import OFFSET_VERSION, Offset, batch_of, check_offset, new_consumer, tag_of
 from spark_queue.spark.read.opening import open_query_store
+from spark_queue.spark.read.pacing import SIZE_FIELDS, Stopwatch
 from spark_queue.spark.read.queue_state import QueueState
 
 
@@ -27,6 +29,7 @@ class Consumer:
         self.planned = self.initial
         self.before = MAX_TIME_MS  #: messages that are due later (ms) are not reserved
         self.owned: Batches | None = None  #: its batches, once this process owns the consumer
+        self.waiting = Stopwatch()
         self.state = QueueState(self.store, self.queue)
 
     def batches(self, offset: Offset) -> Batches:
@@ -41,7 +44,7 @@ class Consumer:
             self.planned = offset
         return self.owned
 
-    def next(self, start: Offset, limit: int, *, prefetch: bool = False) -> Offset:
+    def next(self, start: Offset, limit: int, *, prefetch: int = 0) -> Offset:
         """Commit up to `start` and reserve the next batch.
 
         Return its end, or `start` if no message is ready. `prefetch`: as in `Batches.reserve`.
@@ -58,7 +61,10 @@ class Consumer:
 
     def wait(self, timeout: int) -> bool:
         """Wait up to `timeout` ms until a message is ready; return whether one is."""
-        return self.before < MAX_TIME_MS or self.store.wait(self.queue, timeout)
+        if self.before < MAX_TIME_MS:
+            return True
+        with self.waiting:
+            return self.store.wait(self.queue, timeout)
 
     def plan(self, start: Offset, end: Offset) -> list[FetchRange]:
         """Start the batch from `start` to `end`, and return the ranges that its tasks fetch."""
@@ -76,13 +82,23 @@ class Consumer:
         """Remove the messages of the batch of `end`, if not done yet; see `Batches.commit`."""
         self.batches(end).commit(end)
 
+    def rows(self, start: Offset, end: Offset) -> int:
+        """Return the number of rows of the batch that ends at `end`."""
+        return sum(end.get("rows", []))
+
+    @property
+    def memory_limit(self) -> int:
+        """How many rows fit into memory, as far as it is known."""
+        return MAX_ROWS if self.owned is None else self.owned.reserver.memory.rows
+
     def stop_at_now(self) -> None:
         """Bound the run: reserve only messages that are due by now."""
         self.before = self.store.now()
 
     def backlog(self) -> dict[str, Any]:
         """Return the last planned offset and the sizes of the queue."""
-        offset = {key: value for key, value in self.planned.items() if key not in ("rows", "delivery", "places")}
+        hidden = ("rows", "delivery", "places", *SIZE_FIELDS)
+        offset = {key: value for key, value in self.planned.items() if key not in hidden}
         return offset | self.state.report(self.owned is not None and self.owned.busy)
 
     @property

@@ -26,14 +26,12 @@ else:
 ALL_ROWS = 2**31 - 1
 
 
-def row_limit(limit: Any, options: QueueOptions) -> int:
-    """Return how many rows Spark allows in this batch. `Trigger.Once` and the like allow all."""
-    name = type(limit).__name__
-    if name == "ReadMaxRows":
-        return int(limit.max_rows)
-    if name == "ReadAllAvailable":
-        return ALL_ROWS
-    return options.max_records_per_trigger
+def row_limit(limit: Any, options: QueueOptions) -> int | None:
+    """Return how many rows the next batch may have; `None` if this package finds that.
+
+    `Trigger.Once` and the like allow all.
+    """
+    return ALL_ROWS if type(limit).__name__ == "ReadAllAvailable" else options.max_records_per_trigger
 
 
 def cores() -> int:

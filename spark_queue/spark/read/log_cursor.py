@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.options.values import FROM_LATEST
-from spark_queue.spark.read.limits import ALL_ROWS
+from spark_queue.spark.read.backlog import Backlog
+from spark_queue.spark.read.limits import ALL_ROWS, cores
+from spark_queue.spark.read.memory_limit import MemoryLimit
 from spark_queue.spark.read.opening import open_query_store
 from spark_queue.spark.read.queue_state import QUEUE_PAUSE_CACHE_MS
 from spark_queue.stores.base import Store
@@ -25,6 +28,9 @@ class LogCursor:
         self._store = open_query_store(options)
         self.log = log_of(self._store, options, retention=options.retention)
         self._store.count(self._queue)  # registers the queue: it exists from now on
+        self._auto = options.max_records_per_trigger is None
+        self.memory = MemoryLimit(options.partition_limits(cores())[0])
+        self._backlog = Backlog(self._store, self._queue)
         self.before: int | None = None  #: messages that are due later (ms) are not read
         self._end_place: LogPosition | None = None  # where a bounded run ends, once that is known
 
@@ -36,8 +42,20 @@ class LogCursor:
         """Return how many messages a batch after `place` may have, if Spark allows `limit`."""
         return self.log.latest().position - place.position if limit >= ALL_ROWS else limit
 
-    def next_pieces(self, place: LogPosition, limit: int) -> list[LogRange]:
-        """Return the pieces after a place, up to `limit` messages; seal new messages for that."""
+    def next_pieces(self, place: LogPosition, limit: int, *, all_rows: bool = False) -> list[LogRange]:
+        """Return the pieces after a place, up to `limit` messages; seal new messages for that.
+
+        At most as many as fit into memory, unless the option sets a number or Spark wants
+        `all_rows`.
+        """
+        pieces = self._read_pieces(place, limit)
+        if not pieces or not self._auto or all_rows:
+            return pieces
+        first = pieces[0]
+        self.memory.update(lambda rows: self.log.fetch(replace(first, rows=min(rows, first.rows))))
+        return cut_pieces(pieces, self.memory.rows)
+
+    def _read_pieces(self, place: LogPosition, limit: int) -> list[LogRange]:
         if self.before is None:
             return self.log.next_ranges(place, limit)
         while self._end_place is None:
@@ -59,18 +77,20 @@ class LogCursor:
         """Bound the run: read only messages that are due by now."""
         self.before = self._store.now()
 
-    def sizes(self, position: int) -> dict[str, Any]:
-        """Count the ready messages after a position, the scheduled ones, and the retained ones."""
-        sizes, (first, end) = self._store.sizes(self._queue), self.log.positions
-        return {
-            "ready": max(0, end - max(first, position)) + sizes.ready,
-            "scheduled": sizes.scheduled,
-            "retained": end - first,
-        }
+    def report(self, position: int, busy: bool) -> dict[str, Any]:
+        """Return the ready messages after a position, the scheduled and the retained ones.
 
-    def is_paused(self) -> bool:
-        """Return whether the queue is paused. The answer may come from a cache."""
-        return self._store.is_paused(self._queue, max_age_ms=QUEUE_PAUSE_CACHE_MS)
+        Also whether the queue is paused. `busy`: as in `Backlog.report`.
+        """
+        sizes, (first, end) = self._backlog.report(busy), self.log.positions
+        return {
+            "ready": max(0, end - max(first, position)) + sizes["ready"],
+            "scheduled": sizes["scheduled"],
+            "retained": end - first,
+            "sizesAgeMs": sizes["sizesAgeMs"],
+            "capped": [state for state in sizes["capped"] if state != "reserved"],  # those of the log
+            "paused": self._store.is_paused(self._queue, max_age_ms=QUEUE_PAUSE_CACHE_MS),
+        }
 
     def close(self) -> None:
         """Close the connection."""
@@ -80,6 +100,16 @@ class LogCursor:
 def log_of(store: Store, options: QueueOptions, *, retention: int | None = None) -> Log:
     """Return the log that a query reads."""
     return Log(store, options.queue or "", retention=retention, allow_data_loss=not options.fail_on_data_loss)
+
+
+def cut_pieces(pieces: Sequence[LogRange], rows: int) -> list[LogRange]:
+    """Return the first `rows` messages of the pieces."""
+    found: list[LogRange] = []
+    for piece in pieces:
+        if rows > 0:
+            found.append(replace(piece, rows=min(rows, piece.rows)))
+        rows -= piece.rows
+    return found
 
 
 def rows_of(pieces: Sequence[LogRange]) -> int:

@@ -10,8 +10,8 @@ from typing import Any
 
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.read.at_most_once import is_dropped
-from spark_queue.spark.read.backlog import BacklogCache
 from spark_queue.spark.read.fetch import FetchRange
+from spark_queue.spark.read.limits import ALL_ROWS
 from spark_queue.spark.read.log_cursor import LogCursor, rows_of
 from spark_queue.spark.read.offsets import Offset
 from spark_queue.stores import open_store
@@ -35,7 +35,6 @@ class LogInput:
         self._taken_pieces: list[LogRange] = []  # its messages
         self._taken_seq = -1  # the number of the last batch that this process took
         self._busy = False
-        self._backlog = BacklogCache(lambda: self._cursor.sizes(self._current_place.position))
 
     def initial_offset(self) -> dict[str, Any]:
         """Return the place at which a query with a new checkpoint begins, as JSON data."""
@@ -76,8 +75,10 @@ class LogInput:
     def count_ready(self, limit: int) -> int:
         """Return the number of the next messages, up to `limit`."""
         assert self._next_place is not None
-        limit = self._cursor.batch_limit(self._next_place, limit)
-        self._taken_pieces = self._cursor.next_pieces(self._next_place, limit) if limit > 0 else []
+        all_rows, limit = limit >= ALL_ROWS, self._cursor.batch_limit(self._next_place, limit)
+        self._taken_pieces = []
+        if limit > 0:
+            self._taken_pieces = self._cursor.next_pieces(self._next_place, limit, all_rows=all_rows)
         return rows_of(self._taken_pieces)
 
     def take(self, start: Offset, limit: int) -> list[int]:
@@ -125,6 +126,11 @@ class LogInput:
         """Note that no message is ready: the sizes are counted less often."""
         self._busy = False
 
+    @property
+    def memory_limit(self) -> int:
+        """How many messages fit into memory, as far as it is known."""
+        return self._cursor.memory.rows
+
     def stop_at_now(self) -> None:
         """Bound the run: read only messages that are due by now."""
         self._cursor.stop_at_now()
@@ -132,7 +138,7 @@ class LogInput:
     def backlog(self) -> dict[str, Any]:
         """Return the place that the query has reached, and the sizes of the log."""
         progress = {"queue": self._queue} | asdict(self._current_place)
-        return progress | self._backlog.get(self._busy) | {"paused": self._cursor.is_paused()}
+        return progress | self._cursor.report(self._current_place.position, self._busy)
 
     def close(self) -> None:
         """Close the connection."""

@@ -16,10 +16,10 @@ from typing import Any, NotRequired, TypedDict, cast
 from spark_queue.errors import CheckpointError
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.read.at_most_once import DROPPED_MESSAGE, is_dropped, mark_delivery
-from spark_queue.spark.read.backlog import BacklogCache
-from spark_queue.spark.read.limits import cores
+from spark_queue.spark.read.limits import ALL_ROWS, cores
 from spark_queue.spark.read.log_cursor import LogCursor, rows_of
 from spark_queue.spark.read.offsets import check_query, new_consumer
+from spark_queue.spark.read.pacing import SIZE_FIELDS, Stopwatch
 from spark_queue.stores.base import partition_sizes
 from spark_queue.stores.services.log.segments import LogPosition, LogRange
 
@@ -32,7 +32,8 @@ class LogOffset(TypedDict):
     """The offset of one reader in a log. `reader`: `name/epoch`; a new checkpoint is a new epoch.
 
     `begin`: in the end of the first batch, the place before it. Spark keeps only the ends of
-    batches, and asks a restarted query again for its initial offset. `delivery`: as in `Offset`.
+    batches, and asks a restarted query again for its initial offset. `delivery`, `size` and
+    `firstFull`: as in `Offset`.
     """
 
     v: int
@@ -44,6 +45,8 @@ class LogOffset(TypedDict):
     position: int
     begin: NotRequired[dict[str, Any]]
     delivery: NotRequired[str]
+    size: NotRequired[int]
+    firstFull: NotRequired[bool]
 
 
 class LogReader:
@@ -59,7 +62,7 @@ class LogReader:
         self._planned: LogOffset | None = None
         self._last_returned: LogOffset | None = None  # the last end of a batch that this process returned
         self._busy = False
-        self._backlog = BacklogCache(lambda: self._cursor.sizes(self.planned["position"]))
+        self.waiting = Stopwatch()
 
     @property
     def initial(self) -> LogOffset:
@@ -84,11 +87,11 @@ class LogReader:
         query, or its messages are gone.
         """
         place = self._cursor.log.resolve(self._parse_place(start))
-        limit = self._cursor.batch_limit(place, limit)
+        all_rows, limit = limit >= ALL_ROWS, self._cursor.batch_limit(place, limit)
         end = time.monotonic() + self._options.wait_timeout / 1000
         self._busy = False
         while limit > 0:
-            if pieces := self._cursor.next_pieces(place, limit):
+            if pieces := self._cursor.next_pieces(place, limit, all_rows=all_rows):
                 self._busy = True
                 found = mark_delivery(self._build_offset(pieces[-1].end, start["reader"]), self._options)
                 if start == self._initial:
@@ -98,7 +101,8 @@ class LogReader:
             left = end - time.monotonic()
             if self._cursor.ended or left <= 0:
                 break
-            self._cursor.log.wait(place, round(left * 1000))
+            with self.waiting:
+                self._cursor.log.wait(place, round(left * 1000))
         return start
 
     def plan(self, start: LogOffset, end: LogOffset) -> list[list[LogRange]]:
@@ -115,13 +119,24 @@ class LogReader:
             return []
         return split_pieces(pieces, partition_sizes(rows_of(pieces), *self._options.partition_limits(cores())))
 
+    def rows(self, start: LogOffset, end: LogOffset) -> int:
+        """Return the number of rows of a batch."""
+        begin: Mapping[str, Any] = end.get("begin") or start
+        return int(end["position"] - begin["position"])
+
+    @property
+    def memory_limit(self) -> int:
+        """How many rows fit into memory, as far as it is known."""
+        return self._cursor.memory.rows
+
     def stop_at_now(self) -> None:
         """Bound the run: read only messages that are due by now."""
         self._cursor.stop_at_now()
 
     def backlog(self) -> dict[str, Any]:
         """Return the last planned offset and the sizes of the log."""
-        return dict(self.planned) | self._backlog.get(self._busy) | {"paused": self._cursor.is_paused()}
+        offset = {key: value for key, value in self.planned.items() if key not in SIZE_FIELDS}
+        return offset | self._cursor.report(self.planned["position"], self._busy)
 
     def close(self) -> None:
         """Close the connection."""

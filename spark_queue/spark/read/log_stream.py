@@ -40,7 +40,7 @@ class LogStream(PlannedStream[LogReader]):
     def create_planner(self) -> LogReader:
         return LogReader(self.options)
 
-    def partitions(self, start: Any, end: Any) -> Sequence[InputPartition]:
+    def plan_tasks(self, start: Any, end: Any) -> Sequence[InputPartition]:
         return [PiecesPartition(pieces, end["reader"]) for pieces in self.planner.plan(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

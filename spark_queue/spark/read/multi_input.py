@@ -23,6 +23,7 @@ from spark_queue.spark.read.at_most_once import mark_delivery
 from spark_queue.spark.read.fetch import FetchRange, ZippedRange
 from spark_queue.spark.read.log_input import LogInput
 from spark_queue.spark.read.offsets import OFFSET_VERSION, READABLE_VERSIONS, Offset, delivery_of, new_consumer
+from spark_queue.spark.read.pacing import Stopwatch
 from spark_queue.spark.read.queue_input import QueueInput
 from spark_queue.spark.read.wait_any import AnyWaiter
 from spark_queue.stores.base import partition_sizes
@@ -45,6 +46,8 @@ class MultiInputOffset(TypedDict, total=False):
     rows: dict[str, list[int]]
     delivery: str
     places: dict[str, list[dict[str, Any]]]
+    size: int
+    firstFull: bool
 
 
 def input_offsets(offset: MultiInputOffset) -> dict[str, Offset]:
@@ -112,6 +115,7 @@ class MultiInputPlanner:
                 self.members[binding] = self.queues[binding] = QueueInput(one)
         self._planned: MultiInputOffset | None = None
         self._reserved: MultiInputOffset | None = None  # the batch that this process reserved last
+        self.waiting = Stopwatch()
         self._waiter = AnyWaiter(member.open_waiter for member in self.members.values())
         self._bounded = False
 
@@ -134,7 +138,7 @@ class MultiInputPlanner:
         """The queue, if it is the only input: it is then read as without `inputs`."""
         return next(iter(self.queues.values()), None) if len(self.members) == 1 else None
 
-    def next(self, start: MultiInputOffset, limit: int, *, prefetch: bool = False) -> MultiInputOffset:
+    def next(self, start: MultiInputOffset, limit: int, *, prefetch: int = 0) -> MultiInputOffset:
         """Commit up to `start`, reserve the next batch; return its end, `start` if there is none.
 
         Raises `CheckpointError` if `start` is of other inputs, and as `Consumer.next`.
@@ -165,7 +169,9 @@ class MultiInputPlanner:
     def _reserve_from_each(self, offsets: Mapping[str, Offset], limit: int) -> dict[str, list[int]]:
         """Reserve the same number of messages of every input; none if an input has none."""
         end = time.monotonic() + self._options.wait_timeout / 1000
-        if not all(one.wait(_ms_until(end)) for one in self.members.values()):
+        with self.waiting:
+            ready = all(one.wait(_ms_until(end)) for one in self.members.values())
+        if not ready:
             self._idle()
             return {}
         for member in self.members.values():
@@ -180,7 +186,9 @@ class MultiInputPlanner:
 
     def _reserve_from_first(self, offsets: Mapping[str, Offset], limit: int) -> dict[str, list[int]]:
         """Reserve messages of the first input that has some."""
-        if not (self._bounded or self._waiter.wait(self._options.wait_timeout)):
+        with self.waiting:
+            ready = self._bounded or self._waiter.wait(self._options.wait_timeout)
+        if not ready:
             self._idle()
             return {}
         for binding, member in self.members.items():
@@ -259,6 +267,15 @@ class MultiInputPlanner:
         offsets = input_offsets(end)
         for binding in [one for one, member in self.members.items() if member.check(offsets[one])]:
             self.members[binding].remove(offsets[binding])
+
+    def rows(self, start: MultiInputOffset, end: MultiInputOffset) -> int:
+        """Return the number of rows of the batch that ends at `end`."""
+        return max((sum(parts) for parts in end.get("rows", {}).values()), default=0)
+
+    @property
+    def memory_limit(self) -> int:
+        """How many rows fit into memory, as far as it is known."""
+        return min(member.memory_limit for member in self.members.values())
 
     def stop_at_now(self) -> None:
         """Bound the run: reserve only messages that are due by now."""

@@ -23,7 +23,8 @@ class Offset(TypedDict, total=False):
     """The offset of one consumer: it reserved `seq` batches, the last with `rows` by partition.
 
     `by`: the number of the process that reserved the last one. `delivery`: only if that one was
-    planned with at-most-once. `places`: of a log among several inputs, see `LogInput`.
+    planned with at-most-once. `places`: of a log among several inputs, see `LogInput`. `size` and
+    `firstFull`: see `pacing.py`.
     """
 
     v: int
@@ -34,6 +35,8 @@ class Offset(TypedDict, total=False):
     rows: list[int]
     delivery: str
     places: list[dict[str, Any]]
+    size: int
+    firstFull: bool
 
 
 def new_consumer(options: QueueOptions) -> str:

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from spark_queue.spark.read.pacing import Stopwatch
+
 
 class Planner(Protocol):
     """Plans batches: a `Consumer`, `LogReader` or `MultiInputPlanner`, with offsets of its own."""
+
+    #: How long it has waited for messages.
+    waiting: Stopwatch
 
     @property
     def initial(self) -> Any:
@@ -22,6 +27,13 @@ class Planner(Protocol):
 
     def plan(self, start: Any, end: Any) -> Sequence[Any]:
         """Return the messages of each task, for the batch from `start` to `end` in Spark's log."""
+
+    def rows(self, start: Any, end: Any) -> int:
+        """Return the number of rows of the batch from `start` to `end`."""
+
+    @property
+    def memory_limit(self) -> int:
+        """How many rows a batch may have, if it is limited by memory."""
 
     def stop_at_now(self) -> None:
         """Bound the run: read only messages that are due by now."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from spark_queue.spark.read.backlog import BacklogCache
+from spark_queue.spark.read.backlog import Backlog
 from spark_queue.stores.base import Store
 
 log = logging.getLogger(__name__)
@@ -22,11 +22,11 @@ class QueueState:
         self._store = store
         self._queue = queue
         self._paused = False
-        self._backlog = BacklogCache(self._count_sizes)
+        self._backlog = Backlog(store, queue)
 
     def report(self, busy: bool) -> dict[str, Any]:
         """Return the sizes, which may come from a cache, and whether the queue is paused."""
-        return self._backlog.get(busy) | {"paused": self.check_paused()}
+        return self._backlog.report(busy) | {"paused": self.check_paused()}
 
     def check_paused(self) -> bool:
         """Return whether the queue is paused, perhaps from a cache; warn when that begins."""
@@ -35,12 +35,3 @@ class QueueState:
             log.warning("queue %s is paused: no messages are read until it is resumed", self._queue)
         self._paused = paused
         return paused
-
-    def _count_sizes(self) -> dict[str, Any]:
-        sizes = self._store.sizes(self._queue)
-        return {
-            "ready": sizes.ready,
-            "scheduled": sizes.scheduled,
-            "reserved": sizes.reserved,
-            "oldestReadyAgeMs": sizes.oldest_ready_age,
-        }

@@ -13,7 +13,6 @@ from pyspark.sql.datasource import InputPartition
 
 from spark_queue.spark.read.consumer import Consumer
 from spark_queue.spark.read.fetch import FetchRange, ZippedRange, fetch_messages, fetch_zipped
-from spark_queue.spark.read.limits import row_limit
 from spark_queue.spark.read.multi_input import MultiInputPlanner
 from spark_queue.spark.read.prefetch import RELEASE_TIMEOUT
 from spark_queue.spark.read.stream import PlannedStream
@@ -44,16 +43,14 @@ class QueueStream(PlannedStream[Consumer | MultiInputPlanner]):
             signal.signal(signal.SIGTERM, self._on_signal)
         return planner
 
-    def latestOffset(self, start: Any = None, limit: Any = None) -> Any:
-        if start is None:  # Spark 4.0 and 4.1; another batch may never follow
-            return super().latestOffset(start, limit)
-        return self.planner.next(start, row_limit(limit, self.options), prefetch=self._prefetches())
+    def _next(self, start: Any, limit: int, following: int) -> Any:
+        return self.planner.next(start, limit, prefetch=following if self._prefetches() else 0)
 
     def _prefetches(self) -> bool:
-        """Return whether the next batch may be reserved while Spark works on one."""
+        """Whether the next batch may be reserved while Spark works on one."""
         return self.options.reserve_ahead
 
-    def partitions(self, start: Any, end: Any) -> Sequence[InputPartition]:
+    def plan_tasks(self, start: Any, end: Any) -> Sequence[InputPartition]:
         return [FetchPartition(share) for share in self.planner.plan(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -9,6 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -22,12 +23,13 @@ from spark_queue.spark.read import prefetch as ahead
 from spark_queue.spark.read.consumer import Consumer
 from spark_queue.spark.read.offsets import Offset, commit_offset
 from spark_queue.spark.read.prefetch import Prefetcher
+from spark_queue.stores.base import Store
 from spark_queue.stores.conformance.waiting import end_lease, wait_until
 from spark_queue.stores.services import owner, ownership
 from spark_queue.stores.services.dead_letters import add_settled
 from spark_queue.stores.services.owner import revoke
 from spark_queue.stores.services.ownership import Ownership
-from spark_queue.stores.types import queue_note_key
+from spark_queue.stores.types import Sizes, queue_note_key
 from tests.owners import owner_of
 
 MOST, LEAST, EXACTLY = "at-most-once", "at-least-once", "exactly-once"
@@ -318,25 +320,47 @@ def test_what_an_offset_names_as_empty_is_not_committed(any_url, name):
         assert commit_offset(store, offset, 0) == 9
 
 
-def test_a_backlog_that_takes_long_to_count_is_counted_rarely(sqlite_url, name, consumers, monkeypatch):
-    consumer, looks, now = consumers(sqlite_url, name), [], 1_000.0
+def test_a_backlog_is_counted_up_to_a_limit_and_rarely_as_a_whole(any_url, name, consumers, monkeypatch):
+    now = 1_000.0
     monkeypatch.setattr(backlog, "time", SimpleNamespace(monotonic=lambda: now))
-    sizes = consumer.store.sizes
+    monkeypatch.setattr(backlog, "COUNT_LIMIT", 10)
+    counted, sizes = [], Store.sizes
 
-    def slow(queue):
+    def count(store, queue, limit=None):
         nonlocal now
-        looks.append(queue)
-        now += 3
-        return sizes(queue)
+        counted.append(limit)
+        now += 0 if limit else 3  # as in a queue of millions
+        found = sizes(store, queue, limit)
+        return replace(found, ready=limit, capped=frozenset({"ready"})) if limit and found.ready > limit else found
 
-    monkeypatch.setattr(consumer.store, "sizes", slow)
-    for _ in range(6):
-        consumer.backlog()
-        now += backlog.IDLE_INTERVAL
-    assert len(looks) == 1, "it rests for 60 s, which is not over"
-    now += 0.1
-    consumer.backlog()
-    assert len(looks) == 2
+    monkeypatch.setattr(Store, "sizes", count)
+    with Queue(any_url, name) as queue:
+        queue.push_many(["x"] * 25)
+    consumer = consumers(any_url, name)
+
+    def report():
+        nonlocal now
+        now += backlog.IDLE_INTERVAL + 0.1
+        return consumer.backlog()
+
+    assert report()["ready"] in (10, 25), "perhaps all of them are counted already"
+    consumer.state._backlog._thread.join()
+    found = report()
+    assert (found["ready"], found["capped"]) == (25, []) and found["sizesAgeMs"] >= 10_000
+    assert counted.count(None) == 1
+    for _ in range(40):
+        report()
+    consumer.state._backlog._thread.join()
+    assert counted.count(None) == 2, "counting took 3 s, so it rests for 300 s"
+    with Queue(any_url, name) as queue:
+        queue.purge()
+    found = report()
+    assert (found["ready"], found["sizesAgeMs"], found["capped"]) == (0, 0, [])
+    with Queue(any_url, name) as queue:
+        queue.push_many(["x"] * 12)
+    monkeypatch.setattr(consumer.state._backlog, "_all", (Sizes(5, 0, 0), now))
+    assert (found := report())["ready"] in (10, 12), "what was counted long ago is below the lower bound"
+    assert found["capped"] in (["ready"], [])
 
 
 # --- the next batch, reserved while one is worked on ----------------------------------------------
@@ -368,7 +392,7 @@ def test_after_a_full_batch_the_next_one_is_reserved_ahead(any_url, name, consum
     consumer, seen = consumers(any_url, name, delivery="exactly-once"), []
     start = consumer.initial
     for number, rows in ((1, 1_000), (2, 1_000), (3, 500)):
-        offset = consumer.next(start, 1_000, prefetch=True)
+        offset = consumer.next(start, 1_000, prefetch=1_000)
         assert (offset["seq"], sum(offset["rows"])) == (number, rows)
         assert reserved(any_url, name) == {number: rows}
         shares = consumer.plan(start, offset)
@@ -376,7 +400,7 @@ def test_after_a_full_batch_the_next_one_is_reserved_ahead(any_url, name, consum
         eventually(lambda: reserved(any_url, name), {number: rows} | ({number + 1: ahead} if ahead else {}))
         seen += fetched(any_url, name, shares)
         start = offset
-    assert consumer.next(start, 1_000, prefetch=True) == start
+    assert consumer.next(start, 1_000, prefetch=1_000) == start
     assert sorted(seen) == sorted(ids)
     assert reserved(any_url, name) == {}
     assert consumer.owned.lease_renewer._renew_at == {}, "no lease is renewed any more"
@@ -389,7 +413,9 @@ def test_nothing_is_reserved_ahead_where(sqlite_url, name, consumers, how, monke
     begun = []
     monkeypatch.setattr(Prefetcher, "start", lambda self, *arguments: begun.append(arguments))
     consumer = consumers(sqlite_url, name)
-    offset = consumer.next(consumer.initial, 100 if how == "not full" else 10, prefetch=how != "not asked for")
+    offset = consumer.next(
+        consumer.initial, 100 if how == "not full" else 10, prefetch=0 if how == "not asked for" else 10
+    )
     if how == "a batch that comes again":
         taken_over(sqlite_url, name, offset)
         consumer = consumers(sqlite_url, name)
@@ -405,10 +431,10 @@ def test_a_batch_that_is_planned_twice_is_followed_by_one(sqlite_url, name, cons
     begun, check = [], Ownership.check
     monkeypatch.setattr(Ownership, "check", lambda self: begun.append(threading.current_thread().name) or check(self))
     consumer = consumers(sqlite_url, name)
-    offset = consumer.next(consumer.initial, 10, prefetch=True)
+    offset = consumer.next(consumer.initial, 10, prefetch=10)
     for _ in range(2):  # as in a self-union
         consumer.plan(consumer.initial, offset)
-    assert sum(consumer.next(offset, 10, prefetch=True)["rows"]) == 10
+    assert sum(consumer.next(offset, 10, prefetch=10)["rows"]) == 10
     assert begun.count("spark_queue prefetch") == 1
 
 
@@ -426,14 +452,14 @@ def test_what_a_killed_process_had_reserved_ahead_is_the_next_batch(any_url, nam
         ids = queue.push_many(list(range(20)))
         mature = {one.id: one.mature for one in queue.peek(20)}
     old, new = (consumers(any_url, name, delivery="exactly-once", waitTimeout="0s") for _ in range(2))
-    first = old.next(old.initial, 10, prefetch=True)
+    first = old.next(old.initial, 10, prefetch=10)
     old.plan(old.initial, first)
     killed(old)
     assert reserved(any_url, name) == {1: 10, 2: 10}
     seen = []
     if batch == "comes again":
         seen += fetched(any_url, name, new.plan(old.initial, first))
-    second = new.next(first, 10, prefetch=True)  # though nothing is ready
+    second = new.next(first, 10, prefetch=10)  # though nothing is ready
     assert (second["seq"], sum(second["rows"])) == (2, 10)
     shares = new.plan(first, second)
     seen += fetched(any_url, name, shares)
@@ -441,7 +467,7 @@ def test_what_a_killed_process_had_reserved_ahead_is_the_next_batch(any_url, nam
     with open_store(any_url) as store:
         found = [one for share in shares for rows in store.fetch(name, share.tag) for one in messages(rows)]
         assert {one.id: (one.mature, one.tries) for one in found} == {id: (mature[id], 0) for id in ids[10:]}
-    assert new.next(second, 10, prefetch=True) == second
+    assert new.next(second, 10, prefetch=10) == second
     assert reserved(any_url, name) == {}
 
 
@@ -450,7 +476,7 @@ def test_a_run_to_the_end_that_is_killed_and_started_again_leaves_nothing(any_ur
         ids = queue.push_many(list(range(35)))
     old, new = (consumers(any_url, name, delivery="exactly-once") for _ in range(2))
     old.stop_at_now()
-    offset = old.next(old.initial, 10, prefetch=True)
+    offset = old.next(old.initial, 10, prefetch=10)
     old.plan(old.initial, offset)
     killed(old)
     new.stop_at_now()
@@ -458,7 +484,7 @@ def test_a_run_to_the_end_that_is_killed_and_started_again_leaves_nothing(any_ur
     with Queue(any_url, name) as queue:
         later_than(queue.store, new.before)
         queue.push("later")
-    while (offset := new.next(start, 10, prefetch=True)) != start:
+    while (offset := new.next(start, 10, prefetch=10)) != start:
         seen += fetched(any_url, name, new.plan(start, offset))
         start = offset
     assert seen == ids
@@ -470,14 +496,14 @@ def test_a_process_that_ends_gives_back_what_it_has_reserved_ahead(any_url, name
     with Queue(any_url, name) as queue:
         ids = queue.push_many([{"n": n} for n in range(3_000)])
     old, new = (consumers(any_url, name, delivery="exactly-once") for _ in range(2))
-    offset = old.next(old.initial, 1_000, prefetch=True)
+    offset = old.next(old.initial, 1_000, prefetch=1_000)
     old.plan(old.initial, offset)
     eventually(lambda: reserved(any_url, name), {1: 1_000, 2: 1_000})
     old.close()
     assert reserved(any_url, name) == {1: 1_000}
     taken_over(any_url, name, offset)
     seen, start = fetched(any_url, name, new.plan(old.initial, offset)), offset
-    while (offset := new.next(start, 1_500, prefetch=True)) != start:
+    while (offset := new.next(start, 1_500, prefetch=1_500)) != start:
         shares = new.plan(start, offset)
         seen += fetched(any_url, name, shares)
         start = offset
@@ -490,7 +516,7 @@ def test_a_process_that_ends_while_it_reserves_ahead_waits_for_that(sqlite_url, 
         queue.push_many(list(range(20)))
     monkeypatch.setattr(ahead, "RELEASE_TIMEOUT", 60)
     consumer = consumers(sqlite_url, name, delivery="exactly-once")
-    offset = consumer.next(consumer.initial, 10, prefetch=True)
+    offset = consumer.next(consumer.initial, 10, prefetch=10)
     waits, claim = threading.Event(), type(consumer.store)._claim
 
     def slow(*arguments):
@@ -510,9 +536,9 @@ def test_a_process_that_ends_keeps_the_batch_that_spark_knows(any_url, name, con
     with Queue(any_url, name) as queue:
         queue.push_many(list(range(30)))
     consumer = consumers(any_url, name, delivery="exactly-once")
-    first = consumer.next(consumer.initial, 10, prefetch=True)
+    first = consumer.next(consumer.initial, 10, prefetch=10)
     consumer.plan(consumer.initial, first)
-    second = consumer.next(first, 10, prefetch=True)
+    second = consumer.next(first, 10, prefetch=10)
     consumer.close()  # the batch may be in Spark's log already
     assert reserved(any_url, name) == {2: sum(second["rows"])}
 
@@ -521,7 +547,7 @@ def test_a_process_that_gives_back_says_that_it_is_about_to_end(any_url, name, c
     with Queue(any_url, name) as queue:
         queue.push_many(list(range(30)))
     consumer = consumers(any_url, name)
-    first = consumer.next(consumer.initial, 10, prefetch=True)
+    first = consumer.next(consumer.initial, 10, prefetch=10)
     consumer.plan(consumer.initial, first)
     eventually(lambda: reserved(any_url, name), {1: 10, 2: 10})
     with open_store(any_url) as store:
@@ -537,7 +563,7 @@ def test_a_process_that_was_taken_over_gives_nothing_back(any_url, name, consume
     with Queue(any_url, name) as queue:
         queue.push_many(list(range(30)))
     old, new = (consumers(any_url, name, delivery="exactly-once") for _ in range(2))
-    first = old.next(old.initial, 10, prefetch=True)
+    first = old.next(old.initial, 10, prefetch=10)
     old.plan(old.initial, first)
     eventually(lambda: reserved(any_url, name), {1: 10, 2: 10})
     taken_over(any_url, name, first)
@@ -562,7 +588,7 @@ def test_a_process_that_stood_still_reserves_nothing_ahead(any_url, name, consum
         check(self)
 
     monkeypatch.setattr(Ownership, "check", stand_still)
-    first = old.next(old.initial, 10, prefetch=True)
+    first = old.next(old.initial, 10, prefetch=10)
     old.plan(old.initial, first)
     assert waits.wait(60)
     taken_over(any_url, name, first)
@@ -583,7 +609,7 @@ def test_what_a_batch_gives_back_itself_is_not_in_the_batch_reserved_meanwhile(a
         return check(self)
 
     monkeypatch.setattr(Ownership, "check", late)
-    first = consumer.next(consumer.initial, 10, prefetch=True)
+    first = consumer.next(consumer.initial, 10, prefetch=10)
     consumer.plan(consumer.initial, first)
     with open_store(any_url) as store:  # what `operation=settle` does
         later_than(store, store.now())
@@ -591,7 +617,7 @@ def test_what_a_batch_gives_back_itself_is_not_in_the_batch_reserved_meanwhile(a
         store.rollback(name, first["consumer"], ids[:1])
         wait_until(lambda: store.ready(name, 10) == 6, description="what was given back may be taken")
     go.set()
-    second = consumer.next(first, 100, prefetch=True)
+    second = consumer.next(first, 100, prefetch=100)
     assert fetched(any_url, name, consumer.plan(first, second)) == ids[10:]
 
 
@@ -610,7 +636,7 @@ def test_a_process_that_stands_still_while_it_reserves_ahead_takes_nothing_from_
     start = old.initial
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(old.store), "_claim", stand_still)
-        offset = old.next(start, 1_000, prefetch=True)
+        offset = old.next(start, 1_000, prefetch=1_000)
         old.plan(start, offset)
         assert waits.wait(60)
         taken_over(any_url, name, offset)
@@ -629,7 +655,7 @@ def test_a_failure_to_reserve_ahead_is_that_of_the_next_batch(sqlite_url, name, 
     with Queue(sqlite_url, name) as queue:
         queue.push_many(list(range(30)))
     consumer = consumers(sqlite_url, name, delivery="exactly-once")
-    offset = consumer.next(consumer.initial, 10, prefetch=True)
+    offset = consumer.next(consumer.initial, 10, prefetch=10)
 
     def fails(*_):
         raise StoreError("no")
@@ -637,9 +663,9 @@ def test_a_failure_to_reserve_ahead_is_that_of_the_next_batch(sqlite_url, name, 
     monkeypatch.setattr(type(consumer.store), "_claim", fails)
     consumer.plan(consumer.initial, offset)
     with pytest.raises(StoreError, match="no"):
-        consumer.next(offset, 10, prefetch=True)
+        consumer.next(offset, 10, prefetch=10)
     monkeypatch.undo()
-    following = consumer.next(offset, 10, prefetch=True)  # as a restarted query does
+    following = consumer.next(offset, 10, prefetch=10)  # as a restarted query does
     assert (following["seq"], sum(following["rows"])) == (2, 10)
 
 
@@ -650,11 +676,11 @@ def test_the_lease_of_what_is_reserved_ahead_is_renewed(sqlite_url, name, consum
         queue.push_many(list(range(20)))
     options = renewing if delivery == LEAST else {"delivery": delivery}
     consumer = consumers(sqlite_url, name, **options)
-    offset = consumer.next(consumer.initial, 10, prefetch=True)
+    offset = consumer.next(consumer.initial, 10, prefetch=10)
     consumer.plan(consumer.initial, offset)
     eventually(lambda: reserved(sqlite_url, name), {1: 10, 2: 10})
     renewed(sqlite_url, name, ["1.1/0", "2.1/0"], endless=["1.1/0"] if delivery == EXACTLY else [])
-    following = consumer.next(offset, 10, prefetch=True)
+    following = consumer.next(offset, 10, prefetch=10)
     assert (following["seq"], sum(following["rows"])) == (2, 10)
     assert consumer.owned.lease_renewer._renew_at == {}, "from now on it may be held without an end"
 
@@ -675,7 +701,7 @@ def test_until_it_is_started_a_batch_has_a_lease_that_ends(any_url, name, consum
     consumer = consumers(any_url, name, delivery="exactly-once", numPartitions="1")
     start = consumer.initial
     for _ in range(2):
-        end = consumer.next(start, 10, prefetch=ahead)
+        end = consumer.next(start, 10, prefetch=10 if ahead else 0)
         (until,) = held_until(any_url, name).values()
         with open_store(any_url) as store:
             assert until is not None and 0 < until - store.now() <= batches.UNSTARTED_LEASE

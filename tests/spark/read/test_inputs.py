@@ -606,7 +606,7 @@ def test_one_input_is_the_plain_source_in_a_struct(small):
     small.queues.pop("b")
     reader, begun = small.reader(numPartitions="1"), []
     start = reader.initial
-    while (end := reader.next(start, 10, prefetch=True)) != start:
+    while (end := reader.next(start, 10, prefetch=10)) != start:
         begun.append(end["rows"])
         shares = reader.plan(start, end)
         assert [row["a"] for row in small.rows(reader, shares)] == list(range(len(ids)))[10 * start["seq"] :][:10]

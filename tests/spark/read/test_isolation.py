@@ -61,7 +61,9 @@ class Runs:
                 self.start = consumer.initial
             if self.end is not None:  # the batch of the log that is not finished
                 self.work(consumer)
-            while (offset := consumer.next(self.start, self.most, prefetch=self.ahead)) != self.start:
+            while (
+                offset := consumer.next(self.start, self.most, prefetch=self.most if self.ahead else 0)
+            ) != self.start:
                 self.end = offset
                 self.work(consumer)
         finally:

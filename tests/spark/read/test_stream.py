@@ -14,6 +14,7 @@ from pyspark.errors import StreamingQueryException
 from spark_queue import Queue, open_store
 from spark_queue.messages.message import messages
 from spark_queue.spark import drain
+from spark_queue.spark.read.batch_size import FIRST_ROWS
 from spark_queue.stores.conformance.waiting import wait_until
 from tests.chaos.processes import descendants
 from tests.spark.begun import begin_batch
@@ -45,6 +46,20 @@ def test_available_now_takes_all_that_is_ready_and_commits_it(q_any):
     assert [len(batch) for batch in batches] == [1000, 1000, 500]
     sizes = q_any.sizes()
     assert (sizes.ready, sizes.scheduled, sizes.reserved) == (0, 1, 0)
+
+
+@admission
+def test_batches_find_their_size(q):
+    q.push([{"n": n} for n in range(40_000)])
+    frame = q.stream(numPartitions="1", targetBatchDuration="60s")
+    query = q.run(frame, lambda df, i: df.write.format("noop").mode("append").save(), {"availableNow": True})
+    query.awaitTermination()
+    batches = [one for one in query.recentProgress if one["numInputRows"]]
+    assert [one["numInputRows"] for one in batches] == [FIRST_ROWS, 30_000]
+    sizes = [json.loads(one["sources"][0]["endOffset"])["size"] for one in batches]
+    assert sizes[0] == FIRST_ROWS and sizes[1] > 30_000
+    assert "size" not in json.loads(batches[0]["sources"][0]["latestOffset"])
+    assert q.sizes().total == 0
 
 
 @admission

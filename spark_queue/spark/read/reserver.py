@@ -1,0 +1,67 @@
+"""Reserve the messages of a micro-batch: as many as fit, and those that have tries left."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+
+from spark_queue.options.queue_options import QueueOptions
+from spark_queue.spark.read.fair_share import FairShare
+from spark_queue.spark.read.limits import ALL_ROWS, cores
+from spark_queue.spark.read.memory_limit import MemoryLimit
+from spark_queue.stores.base import Store
+from spark_queue.stores.services.dead_letters import dead_letter_exhausted
+
+log = logging.getLogger(__name__)
+
+
+class Reserver:
+    """Reserves messages for one consumer, by any store of its database.
+
+    If batches find their size, a batch has at most as many messages as fit into memory, and leaves
+    their share to other consumers of the queue.
+    """
+
+    def __init__(self, options: QueueOptions, consumer: str, lease: int) -> None:
+        """`lease`: that of reserved messages (ms)."""
+        self._options, self._lease = options, lease
+        self._queue = options.queue or ""
+        self.memory = MemoryLimit(options.partition_limits(cores())[0])
+        self._share = FairShare(self._queue, consumer)
+
+    def _is_auto(self, limit: int) -> bool:
+        """Return whether neither the user nor Spark chose this limit."""
+        return self._options.max_records_per_trigger is None and limit < ALL_ROWS
+
+    def possible_rows(self, limit: int) -> int:
+        """Return how many messages a batch with this limit may have."""
+        return min(limit, self.memory.rows, self._share.rows) if self._is_auto(limit) else limit
+
+    def reserve(self, store: Store, tag: str, limit: int, before: int) -> list[int]:
+        """Reserve messages that are due by `before` (ms); return the rows by partition."""
+        if not self._is_auto(limit):
+            return self._reserve_usable(store, tag, limit, before)
+        self._share.update(store, limit, before)
+        rows = self._reserve_usable(store, tag, self.possible_rows(limit), before)
+        if rows:
+            first = next(part for part, held in enumerate(rows) if held)
+            self.memory.update(partial(store.peek_reserved, self._queue, f"{tag}/{first}"))
+        return rows
+
+    def _reserve_usable(self, store: Store, tag: str, limit: int, before: int) -> list[int]:
+        """Reserve up to `limit` messages. Those at `maxTries` become dead letters."""
+        queue, max_tries, dead = self._queue, self._options.max_tries, self._options.dead_letter_queue_of(self._queue)
+        most, least = self._options.partition_limits(cores())
+        while True:
+            rows = store.reserve(
+                queue, tag, limit, partitions=most, min_partitions=least, lease=self._lease, before=before
+            )
+            if not rows or max_tries is None:
+                return rows
+            buried = dead_letter_exhausted(store, queue, tag, max_tries, dead, self._options.history_ms)
+            if not buried:
+                return rows
+            log.warning("%d messages of %s failed too often: moved to %s", buried, queue, dead)
+            held = {one.tag: one.rows for one in store.reservations(queue, tag)}
+            if held:
+                return [held.get(f"{tag}/{partition}", 0) for partition in range(len(rows))]

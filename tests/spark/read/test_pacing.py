@@ -1,0 +1,320 @@
+"""Batches that find their size: how they are timed, and what an offset keeps. Without Spark."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from spark_queue import Buckets, Queue, open_store
+from spark_queue.messages.message import pushes
+from spark_queue.options.queue_options import QueueOptions
+from spark_queue.spark.read import memory_limit
+from spark_queue.spark.read.batch_size import FIRST_ROWS, MAX_ROWS
+from spark_queue.spark.read.consumer import Consumer
+from spark_queue.spark.read.fair_share import COUNT_INTERVAL
+from spark_queue.spark.read.limits import ALL_ROWS
+from spark_queue.spark.read.log_reader import LogReader
+from spark_queue.spark.read.memory_limit import MemoryLimit
+from spark_queue.spark.read.pacing import UNSEEN_TRIGGER, Pacer, Trigger
+from tests.spark.drive import Query, source
+from tests.spark_session import SPARK
+
+TARGET = 2.0
+
+
+class Process:
+    """A reader process as Spark drives it: each batch is planned, and its tasks take some time."""
+
+    def __init__(self, start=None, interval=0.0):
+        self.now, self.interval = 1_000_000.3, interval
+        self.pacer = Pacer(round(TARGET * 1000), now=lambda: self.now)
+        self.start = start or {"seq": 0}
+
+    def batch(self, per_row=1e-5, fixed=0.4, *, ready=10**9, waited=0.0):
+        """Run one batch; return its rows."""
+        if self.interval and self.start["seq"]:
+            self.now = max(self.now, (self.called // self.interval + 1) * self.interval + 0.01)
+        self.called = self.now
+        rows = min(self.pacer.next_size(self.start, MAX_ROWS).rows, ready)
+        self.now += waited
+        end = {"seq": self.start["seq"] + 1}
+        self.pacer.keep(end, rows, waited)
+        self.now += 0.1  # Spark writes its log
+        self.run(end, rows, fixed - 0.1 + per_row * rows)
+        return rows
+
+    def run(self, end, rows, seconds):
+        self.pacer.start(end, rows)
+        self.pacer.start(json.loads(json.dumps(end)), rows)  # a second use of the stream in one query
+        self.now += seconds
+        self.start = json.loads(json.dumps(end))
+
+
+def test_sizes_grow_from_the_first_and_settle():
+    process = Process()
+    rows = [process.batch() for _ in range(12)]
+    assert rows[0] == FIRST_ROWS and rows[1] > 8 * FIRST_ROWS
+    assert all(100_000 < one < 230_000 for one in rows[6:])
+
+
+def test_waits_for_messages_are_no_work():
+    process = Process()
+    for _ in range(12):
+        rows = process.batch(waited=30.0)
+    assert rows > 100_000
+
+
+def test_a_clock_that_is_set_back_does_no_lasting_harm():
+    process = Process()
+    for number in range(24):
+        rows = process.batch()
+        if number == 8:
+            process.now -= 3600
+    assert 100_000 < rows < 230_000
+
+
+def test_a_trigger_of_time_is_no_work():
+    """Without detection, 10 s a batch would look like slow rows, and batches would shrink."""
+    process = Process(interval=10.0)
+    rows = [process.batch() for _ in range(20)]
+    assert min(rows[1:]) >= FIRST_ROWS
+    assert max(rows[-2:]) > 500_000, "a batch may take most of the interval"
+
+
+def test_with_a_trigger_of_time_a_batch_takes_no_more_than_the_interval():
+    process, seconds = Process(interval=10.0), []
+    for _ in range(30):
+        rows = process.batch(per_row=1e-3)
+        seconds.append(rows * 1e-3)
+    assert all(3 < one < 14 for one in seconds[6:])
+
+
+def test_a_trigger_is_detected_by_two_intervals_and_forgotten():
+    trigger = Trigger()
+    assert not trigger.delayed(1000.3, 1007.1)
+    assert trigger.delayed(1010.01, 1020.02) and not trigger.interval
+    assert trigger.delayed(1020.02, 1030.01) and trigger.interval == 10
+    assert not trigger.delayed(1030.01, 1043.7), "the batch was longer than the interval"
+    assert trigger.interval == 10
+    for number in range(UNSEEN_TRIGGER):
+        trigger.delayed(1050.5 + number, 1051.33 + number)
+    assert not trigger.interval
+
+
+def test_a_restarted_query_goes_on_with_its_size_and_a_cold_batch_does_not_change_it():
+    first = Process()
+    for _ in range(8):
+        rows = first.batch()
+    again = Process(start=first.start)
+    assert again.batch(fixed=4.0) == first.start["size"] == rows
+    assert again.batch() > rows / 2
+
+
+def test_a_replayed_batch_is_the_cold_one_of_its_process():
+    first = Process()
+    for _ in range(8):
+        first.batch()
+    end = dict(first.start)
+    again = Process(start=end)
+    again.run(end, end["size"], 9.0)
+    assert again.batch() > end["size"] / 4
+
+
+def test_where_each_run_is_one_batch_the_size_grows_from_run_to_run():
+    """`availableNow` of Spark 4.0 and 4.1."""
+    start, rows = None, []
+    for _ in range(4):
+        process = Process(start=start)
+        rows.append(process.batch())
+        start = process.start
+    assert rows[0] == FIRST_ROWS and rows[1] > 8 * FIRST_ROWS and rows[3] == MAX_ROWS
+    assert Process(start=start).batch(ready=5) == 5
+
+
+# --- with a database ------------------------------------------------------------------------------
+
+
+def fill(url, name, total, text="x"):
+    with Queue(url, name) as queue:
+        queue.push_many([text] * total)
+
+
+def sizes_of(query):
+    return [end.get("size") for end in query.offsets]
+
+
+@pytest.mark.parametrize("mode", ["queue", "log"])
+@pytest.mark.parametrize("old", [False, True], ids=["", "Spark 4.0 and 4.1"])
+def test_offsets_keep_the_size_and_an_offset_without_one_is_read(any_url, name, mode, old):
+    fill(any_url, name, 30)
+    read = []
+    query = Query(lambda batch: read.append(len(batch.rows)), url=any_url, queue=name, mode=mode)
+    query.run(old=old)
+    assert read == [30] and sizes_of(query) == [FIRST_ROWS]
+    for offset in query.offsets:
+        del offset["size"]
+    fill(any_url, name, 20)
+    query.run(old=old)
+    assert read == [30, 20] and sizes_of(query) == [None, FIRST_ROWS]
+    query.offsets[-1]["size"] = 7
+    fill(any_url, name, 20)
+    query.run(old=old)
+    assert read[2] == 7 and sum(read) == 70
+
+
+def test_a_number_fixes_the_size(any_url, name):
+    fill(any_url, name, 30)
+    read = []
+    query = Query(lambda batch: read.append(len(batch.rows)), url=any_url, queue=name, maxRecordsPerTrigger="12")
+    query.run()
+    assert read == [12, 12, 6] and sizes_of(query) == [None] * 3
+
+
+def test_several_inputs_keep_the_size(sqlite_url, name):
+    for queue in (f"{name}.a", f"{name}.b"):
+        fill(sqlite_url, queue, 10)
+    inputs = json.dumps({"a": {"queue": f"{name}.a"}, "b": {"queue": f"{name}.b"}})
+    reader = source({"url": sqlite_url, "inputs": inputs, "waitTimeout": "0s"})
+    stream = reader.streamReader(reader.schema())
+    try:
+        start = stream.initialOffset()
+        end = stream.latestOffset(start, stream.getDefaultReadLimit() if SPARK >= (4, 2) else None)
+        assert end["size"] == FIRST_ROWS and end["rows"] == {"a": [10], "b": [10]}
+    finally:
+        stream.stop()
+
+
+@pytest.mark.every_store
+@pytest.mark.parametrize("layout", ["single", "bucket"])
+def test_a_batch_is_limited_by_the_bytes_of_the_messages_before(any_url, name, layout, monkeypatch):
+    monkeypatch.setattr(memory_limit, "PARTITION_BYTES", 1 << 20)
+    with open_store(any_url) as store:
+        if layout == "bucket":
+            if "buckets" in store.unsupported:
+                return
+            store.layout = Buckets(5)
+        for _ in range(12):
+            store.push(name, pushes([b"x" * 50_000] * 5))
+    one = Consumer(QueueOptions.parse({"url": any_url, "queue": name, "numPartitions": "1"}, "stream"))
+    try:
+        first = take(one, one.initial, 10)
+        second = take(one, first, FIRST_ROWS)
+        assert sum(first["rows"]) == 10 and 15 <= sum(second["rows"]) <= 21, "1 MB of messages of 50 kB"
+        assert sum(take(one, second, ALL_ROWS)["rows"]) >= 29, "Trigger.Once wants all of them"
+    finally:
+        one.close()
+
+
+def test_a_log_is_limited_by_the_bytes_of_its_messages(any_url, name, monkeypatch):
+    monkeypatch.setattr(memory_limit, "PARTITION_BYTES", 1 << 20)
+    fill(any_url, name, 60, "x" * 50_000)
+    options = QueueOptions.parse({"url": any_url, "queue": name, "mode": "log", "numPartitions": "1"}, "stream")
+    reader = LogReader(options)
+    try:
+        end = reader.next(reader.initial, FIRST_ROWS)
+        assert 15 <= reader.rows(reader.initial, end) <= 21
+        assert reader.rows(reader.initial, reader.next(reader.initial, ALL_ROWS)) == 60
+    finally:
+        reader.close()
+
+
+# --- beside other consumers -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def consumer(any_url, name):
+    """Makes consumers whose batches find their size, and closes them."""
+    made = []
+
+    def make(**options):
+        raw = {"url": any_url, "queue": name, "numPartitions": "2", "waitTimeout": "0s"} | options
+        made.append(Consumer(QueueOptions.parse(raw, "stream")))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def take(one, start, limit, prefetch=0):
+    """Plan a batch and start it; return its end."""
+    end = one.next(start, limit, prefetch=prefetch)
+    if end != start:
+        one.plan(start, end)
+    return end
+
+
+@pytest.mark.every_store
+def test_two_equal_consumers_end_a_backlog_in_nearly_equal_parts(any_url, name, consumer):
+    fill(any_url, name, 3_000)
+    pair = [consumer(), consumer()]
+    ends = [take(one, one.initial, 100) for one in pair]
+    rows = [sum(end["rows"]) for end in ends]
+    fair_share_counts(pair[0])
+    for _ in range(20):  # by turns, each wants far more than its share
+        for at, one in enumerate(pair):
+            ends[at] = take(one, start := ends[at], 1_500)
+            rows[at] += sum(ends[at]["rows"]) if ends[at] != start else 0
+    assert sum(rows) == 3_000
+    assert 0.4 <= rows[0] / 3_000 <= 0.6
+
+
+@pytest.mark.every_store
+def test_a_consumer_beside_a_fast_one_finds_messages(any_url, name, consumer):
+    """The fast one reserves ahead too: without its share, the other one would find nothing."""
+    fill(any_url, name, 2_000)
+    fast, slow = consumer(), consumer(consumer="slow")
+    fast_end = take(fast, fast.initial, 100, prefetch=100)
+    slow_end = take(slow, slow.initial, 100)
+    assert sum(slow_end["rows"]) == 100
+    fair_share_counts(fast)
+    fast_end = take(fast, fast_end, 10_000, prefetch=10_000)
+    fast_end = take(fast, fast_end, 10_000, prefetch=10_000)
+    if fast.owned.prefetcher.pending:
+        fast.owned.prefetcher.pending.rows.result(20)
+    assert sum(take(slow, slow_end, 100)["rows"]) == 100
+
+
+def fair_share_counts(one):
+    """Let a consumer count the others at its next batch: it does so every two seconds."""
+    one.owned.reserver._share._counted_at -= COUNT_INTERVAL
+
+
+def test_a_single_consumer_takes_all(any_url, name, consumer):
+    fill(any_url, name, 500)
+    one = consumer()
+    assert sum(take(one, one.initial, 10_000)["rows"]) == 500
+
+
+def test_a_batch_that_was_reserved_ahead_and_is_too_large_by_now_becomes_smaller(any_url, name, consumer):
+    fill(any_url, name, 1_000)
+    one = consumer()
+    first = take(one, one.initial, 100, prefetch=600)
+    one.owned.prefetcher.pending.rows.result(20)
+    second = take(one, first, 50, prefetch=50)
+    assert sum(second["rows"]) == 50, "the users' code has become slower"
+    assert second["by"] == first["by"] + 1, "no tag names two reservations"
+    with open_store(any_url) as store:
+        assert store.sizes(name).reserved <= 50 + 50
+    third = take(one, second, 40)
+    assert sum(third["rows"]) == 50, "a batch that is only somewhat larger is taken as it is"
+    rows, end = 100 + 50 + 50, third
+    while (following := take(one, end, 300)) != end:
+        rows, end = rows + sum(following["rows"]), following
+    assert rows == 1_000
+
+
+def test_the_limit_follows_messages_that_grow(monkeypatch):
+    import pyarrow as pa
+
+    now = iter(range(0, 100, 2))
+    monkeypatch.setattr(memory_limit.time, "monotonic", lambda: float(next(now)))
+    limit = MemoryLimit(partitions=2)
+    limit.update(lambda _: iter(()))
+    assert limit.rows == MAX_ROWS, "nothing is known"
+    rows = []
+    for size in (100, 1_000_000, 1_000_000, 1_000_000, 1_000_000):
+        limit.update(lambda _, size=size: iter([pa.record_batch({"payload": ["x" * size] * 4})]))
+        rows.append(limit.rows)
+    assert rows[0] == MAX_ROWS and rows == sorted(rows, reverse=True) and rows[-1] < 160
