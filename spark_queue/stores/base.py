@@ -792,8 +792,8 @@ class Store(ABC):
     def sizes(self, queue: str, limit: int | None = None) -> Sizes:
         """Return how many messages the queue holds, by state; all zero if it does not exist.
 
-        With a `limit`, counting ends soon after so many messages of a state: the time does not grow
-        with the queue. Such states are `capped`. Several states are not counted at one moment.
+        With a `limit`, counting ends soon after this number of messages of a state: the time does
+        not grow with the queue. Such states are `capped`. States are not counted at one moment.
         """
         return self._attempt(self._sizes, queue, limit)
 

@@ -29,12 +29,12 @@ SPREAD = (4 / 3, 2 / 3)
 #: How many full batches are remembered.
 REMEMBERED = 8
 
-#: If a batch takes this many times the expected time, or a fraction of it as small, the load of the
-#: machine or the user's code has changed: earlier batches no longer count.
+#: By which factor the time of a batch differs from the expected one if the load of the machine, or
+#: the user's code, has changed. Then earlier batches no longer count.
 CHANGED = 4
 
 #: The first batch of a process takes up to this many times the target where rows are quick. The
-#: next one should not take more than LONGEST targets, even if all of the time was spent on rows.
+#: next one should not take more than LONGEST targets, even if nothing of the first was fixed.
 SLOW_START, LONGEST = 3, 10
 
 
@@ -57,7 +57,7 @@ class BatchSize:
         return self._spread(self._fitting) if self._per_row else min(MAX_ROWS, GROWTH * self.rows)
 
     def is_full(self, rows: int) -> bool:
-        """Return whether a batch with so many rows had about as many as it could."""
+        """Return whether a batch with this number of rows had about as many as it could."""
         return rows >= min(self._fitting, self.memory_limit) / 2
 
     def learn_first(self, rows: int, seconds: float, *, certain: bool = True) -> None:

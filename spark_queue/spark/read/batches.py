@@ -121,8 +121,8 @@ class Batches:
 
         Parts of a failed batch come first, then the prefetched batch. Without these, it calls
         `wait`, which returns whether a message is ready. Then it reserves up to `limit` messages
-        that are due by `before` (ms). `prefetch`: if this batch is full, reserve up to so many as
-        soon as this one is held.
+        that are due by `before` (ms). `prefetch`: if this batch is full, reserve up to this number
+        as soon as this one is held.
         """
         self._limit, self._prefetch_limits = limit, (prefetch, before)
         tag = self.tag_after(start)

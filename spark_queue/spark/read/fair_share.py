@@ -11,8 +11,8 @@ from spark_queue.stores.services.owner import consumers
 #: How often the consumers of a queue are counted (s).
 COUNT_INTERVAL = 2.0
 
-#: A share is at least this part of what a batch may have: the last messages would else be shared in
-#: ever smaller batches.
+#: A share is at least this part of the limit of a batch. Otherwise the last messages would be
+#: shared in ever smaller batches.
 SMALLEST_PART = 8
 
 

@@ -21,7 +21,7 @@ TRIGGER_DELAY = 0.1
 #: How much of the interval of a trigger batches may take.
 TRIGGER_SHARE = 0.6
 
-#: After so many batches that did not wait for it, a trigger is forgotten.
+#: After this number of batches that did not wait for it, a trigger is forgotten.
 UNSEEN_TRIGGER = 8
 
 
@@ -85,7 +85,7 @@ class Pacer:
         target = max(self._target, TRIGGER_SHARE * self._trigger.interval)
         seconds = max(now - batch.began, SHORTEST)
         if delayed:
-            size.grow(batch.rows, target)  # nobody knows when the batch ended
+            size.grow(batch.rows, target)  # it is unknown when the batch ended
         elif self._first:
             # At a whole second, a trigger may be why the batch seems slow.
             size.learn_first(batch.rows, seconds, certain=not _is_multiple(now, 1))

@@ -18,8 +18,8 @@ log = logging.getLogger(__name__)
 class Reserver:
     """Reserves messages for one consumer, by any store of its database.
 
-    If batches find their size, a batch has at most as many messages as fit into memory, and leaves
-    their share to other consumers of the queue.
+    If batches find their size, a batch has no more messages than fit into memory. It leaves their
+    share to other consumers of the queue.
     """
 
     def __init__(self, options: QueueOptions, consumer: str, lease: int) -> None:

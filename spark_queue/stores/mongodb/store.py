@@ -570,7 +570,7 @@ class MongoStore(SignallingStore):
     def _extra_messages(self, queue: Collection[Document], query: Filter, limit: int | None = None) -> int:
         """Return how many more messages than records match a filter: buckets hold many.
 
-        With a `limit`, it counts until it has found so many.
+        With a `limit`, it counts until it has found that number.
         """
         found = 0
         for one in self._find_buckets(queue, query):
@@ -932,7 +932,7 @@ class MongoStore(SignallingStore):
             many = {"ready": ready >= limit, "reserved": reserved >= limit, "scheduled": waiting >= most}
             capped = {state for state, is_capped in many.items() if is_capped}
         # The counts are not one snapshot, so the difference may be negative. If not all of those
-        # reserved are counted, nobody knows how many of the others are scheduled.
+        # reserved are counted, it is unknown how many of the others are scheduled.
         scheduled = 0 if "reserved" in capped else max(0, waiting - reserved)
         first = None
         if ready:

@@ -21,7 +21,7 @@ _FIRST_EXPIRED = (
 def extra_messages(db: sqlite3.Connection, where: str, values: Sequence[Any], limit: int | None = None) -> int:
     """Return how many more messages than records meet a condition: buckets hold many.
 
-    With a `limit`, it counts until it has found so many.
+    With a `limit`, it counts until it has found that number.
     """
     source = f"FROM message INDEXED BY message_bucket WHERE {_IS_BUCKET} AND {where}"
     if limit is None:

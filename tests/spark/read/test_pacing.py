@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 
 from spark_queue import Buckets, Queue, open_store
@@ -27,7 +29,7 @@ class Process:
     """A reader process as Spark drives it: each batch is planned, and its tasks take some time."""
 
     def __init__(self, start=None, interval=0.0):
-        self.now, self.interval = 1_000_000.3, interval
+        self.now, self.called, self.interval = 1_000_000.3, 0.0, interval
         self.pacer = Pacer(round(TARGET * 1000), now=lambda: self.now)
         self.start = start or {"seq": 0}
 
@@ -306,15 +308,14 @@ def test_a_batch_that_was_reserved_ahead_and_is_too_large_by_now_becomes_smaller
 
 
 def test_the_limit_follows_messages_that_grow(monkeypatch):
-    import pyarrow as pa
-
     now = iter(range(0, 100, 2))
-    monkeypatch.setattr(memory_limit.time, "monotonic", lambda: float(next(now)))
+    monkeypatch.setattr(memory_limit, "time", SimpleNamespace(monotonic=lambda: float(next(now))))
     limit = MemoryLimit(partitions=2)
     limit.update(lambda _: iter(()))
     assert limit.rows == MAX_ROWS, "nothing is known"
     rows = []
     for size in (100, 1_000_000, 1_000_000, 1_000_000, 1_000_000):
-        limit.update(lambda _, size=size: iter([pa.record_batch({"payload": ["x" * size] * 4})]))
+        batch = pa.record_batch({"payload": ["x" * size] * 4})
+        limit.update(lambda _, batch=batch: iter([batch]))  # type: ignore[misc]
         rows.append(limit.rows)
     assert rows[0] == MAX_ROWS and rows == sorted(rows, reverse=True) and rows[-1] < 160
