@@ -43,15 +43,27 @@ def duration(text: str) -> int:
 
 def lease(text: str) -> int | None:
     """Return the ms of a lease, `None` for `never`. Raises `ValueError` below 100 ms."""
-    if text.strip().lower() == NEVER:
+    found = _word_or(NEVER, duration, text)
+    return None if found is None else _at_least_100_ms(found)
+
+
+def _word_or(word: str, parse: Callable[[str], int], text: str) -> int | None:
+    """Return `None` for a word, else the result of `parse`.
+
+    Raises the `ValueError` of `parse`, which then names the word, too.
+    """
+    if text.strip().lower() == word:
         return None
     try:
-        lease = duration(text)
+        return parse(text)
     except ValueError as error:
-        raise ValueError(f"{error}, or {NEVER!r}") from None
-    if lease < 100:
+        raise ValueError(f"{error}, or {word!r}") from None
+
+
+def _at_least_100_ms(found: int) -> int:
+    if found < 100:
         raise ValueError("at least 100ms")
-    return lease
+    return found
 
 
 def count(text: str) -> int:
@@ -63,19 +75,12 @@ def count(text: str) -> int:
 
 def count_or_auto(text: str) -> int | None:
     """Return a whole number as `count`, `None` for `auto`. Raises `ValueError` for other text."""
-    if text.strip().lower() == AUTO:
-        return None
-    try:
-        return count(text)
-    except ValueError as error:
-        raise ValueError(f"{error}, or {AUTO!r}") from None
+    return _word_or(AUTO, count, text)
 
 
 def target(text: str) -> int:
     """Return the ms that a batch may take. Raises `ValueError` below 100 ms."""
-    if (found := duration(text)) < 100:
-        raise ValueError("at least 100ms")
-    return found
+    return _at_least_100_ms(duration(text))
 
 
 def one_of(*words: str) -> Callable[[str], str]:
