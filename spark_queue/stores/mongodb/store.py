@@ -607,7 +607,7 @@ class MongoStore(SignallingStore):
         if not limit:
             return 0
         ready = collection.count_documents(due, limit=limit, **self._hint(collection, READY_INDEX))
-        return min(limit, ready + self._extra_messages(collection, due)) if ready < limit else limit
+        return min(limit, ready + self._extra_messages(collection, due, limit)) if ready < limit else limit
 
     def _scan_free(self, queue: str, after: DocumentPlace | None, rows: int) -> Records:
         collection, now = self._queue_view(queue), self._now()

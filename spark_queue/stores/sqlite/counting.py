@@ -37,10 +37,10 @@ def extra_messages(db: sqlite3.Connection, where: str, values: Sequence[Any], li
 
 def count_messages(db: sqlite3.Connection, queue: int, now: int, limit: int | None = None) -> Sizes:
     """Count the messages of a queue by state at `now` (ms): see `Store.sizes`."""
-    free, many_free = _count(db, f"{_FREE} AND mature <= ?", (queue, now), limit)
-    scheduled, many_scheduled = _count(db, f"{_FREE} AND mature > ?", (queue, now), limit)
-    expired, many_expired = _count(db, _HELD.format("until <= ?"), (queue, now), limit)
-    held, many_held = _count(db, _HELD.format("(until IS NULL OR until > ?)"), (queue, now), limit)
+    free, many_free = count_matching(db, f"{_FREE} AND mature <= ?", (queue, now), limit)
+    scheduled, many_scheduled = count_matching(db, f"{_FREE} AND mature > ?", (queue, now), limit)
+    expired, many_expired = count_matching(db, _HELD.format("until <= ?"), (queue, now), limit)
+    held, many_held = count_matching(db, _HELD.format("(until IS NULL OR until > ?)"), (queue, now), limit)
     first = f"SELECT mature FROM message WHERE {_FREE} ORDER BY mature LIMIT 1"
     found = [db.execute(first, (queue,)).fetchone(), db.execute(_FIRST_EXPIRED, (queue, now)).fetchone()]
     moments = [row[0] for row in found if row and isinstance(row[0], int | float) and row[0] <= now]
@@ -49,8 +49,11 @@ def count_messages(db: sqlite3.Connection, queue: int, now: int, limit: int | No
     return Sizes(free + expired, scheduled, held, age, frozenset(state for state, capped in many.items() if capped))
 
 
-def _count(db: sqlite3.Connection, where: str, values: Sequence[Any], limit: int | None) -> tuple[int, bool]:
-    """Return the number of messages that meet a condition, and whether there may be more."""
+def count_matching(db: sqlite3.Connection, where: str, values: Sequence[Any], limit: int | None) -> tuple[int, bool]:
+    """Return the number of messages that meet a condition, and whether there may be more.
+
+    With a `limit`, it counts until it has found that number.
+    """
     if limit is None:
         (records,) = db.execute(f"SELECT count(*) FROM message WHERE {where}", values).fetchone()
         return int(records) + extra_messages(db, where, values), False

@@ -34,7 +34,7 @@ from spark_queue.messages.columns import due_ms, header_dicts, slice_by_size, wi
 from spark_queue.messages.schema import BUCKET_PREFIX, MAX_TIME_MS, PUSHES
 from spark_queue.options.masking import mask
 from spark_queue.stores.base import PAGE_ROWS, Store
-from spark_queue.stores.sqlite.counting import count_messages, extra_messages
+from spark_queue.stores.sqlite.counting import count_matching, count_messages, extra_messages
 from spark_queue.stores.sqlite.file import Connection, FileId, FileUrl, OpenFiles, connect, file_mismatch
 from spark_queue.stores.sqlite.records import ADD_TRIES, SOUND_ROW, RowPlace, after_clause, ids_clause, read_records
 from spark_queue.stores.support.counters import ACTS, Counts, Statistics
@@ -424,9 +424,8 @@ class SqliteStore(Store):
             queue_id, now = _queue_id(db, queue), _now(db)
             _expire_leases(db, queue_id, now)
             where, values = "lease IS NULL AND queue = ? AND mature <= ?", (queue_id, min(now, before))
-            first = f"SELECT 1 FROM message WHERE {where} ORDER BY mature LIMIT ?"
-            (rows,) = db.execute(f"SELECT count(*) FROM ({first})", (*values, limit)).fetchone()
-            return min(int(rows) + extra_messages(db, where, values), limit)
+            found, _ = count_matching(db, where, values, limit)
+            return min(found, limit)
 
     def _scan_free(self, queue: str, after: RowPlace | None, rows: int) -> Records:
         with self._transaction() as db:
