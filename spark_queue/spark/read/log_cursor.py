@@ -53,7 +53,7 @@ class LogCursor:
             return pieces
         first = pieces[0]
         self.memory.update(lambda rows: self.log.fetch(replace(first, rows=min(rows, first.rows))))
-        return cut_pieces(pieces, self.memory.rows)
+        return split_pieces(pieces, [self.memory.rows])[0]
 
     def _read_pieces(self, place: LogPosition, limit: int) -> list[LogRange]:
         if self.before is None:
@@ -102,13 +102,21 @@ def log_of(store: Store, options: QueueOptions, *, retention: int | None = None)
     return Log(store, options.queue or "", retention=retention, allow_data_loss=not options.fail_on_data_loss)
 
 
-def cut_pieces(pieces: Sequence[LogRange], rows: int) -> list[LogRange]:
-    """Return the first `rows` messages of the pieces."""
-    found: list[LogRange] = []
-    for piece in pieces:
-        if rows > 0:
-            found.append(replace(piece, rows=min(rows, piece.rows)))
-        rows -= piece.rows
+def split_pieces(pieces: Sequence[LogRange], sizes: Sequence[int]) -> list[list[LogRange]]:
+    """Return the pieces, split into lists with the given numbers of messages, in order."""
+    found: list[list[LogRange]] = []
+    rest = list(reversed(pieces))
+    for size in sizes:
+        task_pieces: list[LogRange] = []
+        left = size
+        while left and rest:
+            piece = rest.pop()
+            part = LogRange(piece.tag, piece.start, min(piece.rows, left))
+            if part.rows < piece.rows:
+                rest.append(LogRange(piece.tag, part.end, piece.rows - part.rows))
+            task_pieces.append(part)
+            left -= part.rows
+        found.append(task_pieces)
     return found
 
 

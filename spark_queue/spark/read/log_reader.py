@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, NotRequired, TypedDict, cast
 
@@ -17,7 +17,7 @@ from spark_queue.errors import CheckpointError
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.read.at_most_once import DROPPED_MESSAGE, is_dropped, mark_delivery
 from spark_queue.spark.read.limits import ALL_ROWS, cores
-from spark_queue.spark.read.log_cursor import LogCursor, rows_of
+from spark_queue.spark.read.log_cursor import LogCursor, rows_of, split_pieces
 from spark_queue.spark.read.offsets import check_query, new_consumer
 from spark_queue.spark.read.pacing import SIZE_FIELDS, Stopwatch
 from spark_queue.stores.base import partition_sizes
@@ -158,21 +158,3 @@ class LogReader:
             )
         check_query(offset["queue"], offset["reader"], self._options)
         return LogPosition(offset["log"], offset["segment"], offset["row"], offset["position"])
-
-
-def split_pieces(pieces: Sequence[LogRange], sizes: Sequence[int]) -> list[list[LogRange]]:
-    """Return the pieces, split into lists with the given numbers of messages, in order."""
-    found: list[list[LogRange]] = []
-    rest = list(reversed(pieces))
-    for size in sizes:
-        task_pieces: list[LogRange] = []
-        left = size
-        while left and rest:
-            piece = rest.pop()
-            part = LogRange(piece.tag, piece.start, min(piece.rows, left))
-            if part.rows < piece.rows:
-                rest.append(LogRange(piece.tag, part.end, piece.rows - part.rows))
-            task_pieces.append(part)
-            left -= part.rows
-        found.append(task_pieces)
-    return found

@@ -13,8 +13,8 @@ from pyspark.sql.types import StructType
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.pickling import PickledWithLoader
 from spark_queue.spark.read.limits import cores
-from spark_queue.spark.read.log_cursor import log_of, rows_of
-from spark_queue.spark.read.log_reader import LogReader, split_pieces
+from spark_queue.spark.read.log_cursor import log_of, rows_of, split_pieces
+from spark_queue.spark.read.log_reader import LogReader
 from spark_queue.spark.read.snapshot import queue_exists
 from spark_queue.spark.read.stream import PlannedStream
 from spark_queue.spark.schema import batch_converter

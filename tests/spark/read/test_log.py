@@ -12,7 +12,8 @@ from spark_queue import CheckpointError, Queue, open_store
 from spark_queue.messages.message import messages
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.read.consumer import Consumer
-from spark_queue.spark.read.log_reader import LogReader, split_pieces
+from spark_queue.spark.read.log_cursor import split_pieces
+from spark_queue.spark.read.log_reader import LogReader
 from spark_queue.stores.conformance.waiting import wait_until
 from spark_queue.stores.services.log.log import Log
 from spark_queue.stores.services.log.segments import LogPosition, LogRange
