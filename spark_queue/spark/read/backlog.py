@@ -31,7 +31,8 @@ class Backlog:
 
     def __init__(self, store: Store, queue: str) -> None:
         self._store, self._queue = store, queue
-        self._sizes, self._counted_at = Sizes(0, 0, 0), 0.0  # up to the limit
+        self._sizes = Sizes(0, 0, 0)  # up to the limit
+        self.counted_at = 0.0  #: when they were counted last (monotonic s); 0: never
         self._all: tuple[Sizes, float] | None = None  # all of them, and when they were counted
         self._next_full_count = 0.0
         self._thread: threading.Thread | None = None
@@ -42,9 +43,9 @@ class Backlog:
         Counts again if the last count is too old for a `busy` or an idle query.
         """
         now = time.monotonic()
-        if not self._counted_at or now - self._counted_at > (BUSY_INTERVAL if busy else IDLE_INTERVAL):
-            self._sizes, self._counted_at = self._store.sizes(self._queue, COUNT_LIMIT), time.monotonic()
-        sizes, counted_at = self._sizes, self._counted_at
+        if not self.counted_at or now - self.counted_at > (BUSY_INTERVAL if busy else IDLE_INTERVAL):
+            self._sizes, self.counted_at = self._store.sizes(self._queue, COUNT_LIMIT), time.monotonic()
+        sizes, counted_at = self._sizes, self.counted_at
         if sizes.capped:
             self._start_full_count()
             if self._all is not None and _exceeds(self._all[0], sizes):

@@ -31,6 +31,7 @@ class LogCursor:
         self._auto = options.max_records_per_trigger is None
         self.memory = MemoryLimit(options.partition_limits(cores())[0])
         self._backlog = Backlog(self._store, self._queue)
+        self._positions, self._positions_at = (0, 0), 0.0  # those of the log, and when they were read
         self.before: int | None = None  #: messages that are due later (ms) are not read
         self._end_place: LogPosition | None = None  # where a bounded run ends, once that is known
 
@@ -82,7 +83,10 @@ class LogCursor:
 
         Also whether the queue is paused. `busy`: as in `Backlog.report`.
         """
-        sizes, (first, end) = self._backlog.report(busy), self.log.positions
+        sizes = self._backlog.report(busy)
+        if self._positions_at != self._backlog.counted_at:  # as often as the messages are counted
+            self._positions, self._positions_at = self.log.positions, self._backlog.counted_at
+        first, end = self._positions
         return {
             "ready": max(0, end - max(first, position)) + sizes["ready"],
             "scheduled": sizes["scheduled"],
