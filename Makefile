@@ -74,7 +74,7 @@ java:  ## Check that there is a Java 17 or later for Spark; on Debian, as root, 
 	DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $$package >/dev/null; \
 	fits || { echo "$$package is installed, yet 'java -version' shows no Java 17 or later" >&2; exit 1; }
 
-demo: java $(VENV)/.installed-demo  ## Send 336,776 real flights through a graph of queues and check where each one went (2 minutes; QUICK=1: a tenth of them)
+demo: java $(VENV)/.installed-demo  ## Send 336,776 real flights through a graph of queues and check where each one went (90 seconds; QUICK=1: a tenth of them)
 	$(call say,demo: flights through a graph of queues)
 	@$(VENV)/bin/python jobs/demo.py $(if $(filter-out 0,$(QUICK)),--quick)
 
@@ -83,7 +83,7 @@ pytest = $(VENV)/bin/python tests/services.py run $(VENV)/bin/python -m pytest -
     --durations=15 $(1) $(PYTEST_ARGS)
 of_tests := java $(VENV)/.installed-test $(VENV)/spark.jsa keuss rfq
 
-test: $(of_tests)  ## Run the tests for every commit on real servers, which it starts and stops (6 minutes; PYTEST_ARGS='-k redis', WORKERS=0: in one process)
+test: $(of_tests)  ## Run the tests for every commit on real servers, which it starts and stops (13 minutes; PYTEST_ARGS='-k redis', WORKERS=0: in one process)
 	$(call say,test: starting servers and running pytest)
 	@$(call pytest,-m "not full")
 	$(call say,test: all passed)
@@ -156,7 +156,7 @@ services-stop:  ## Stop the servers that `make services` started
 compat: $(SPARKS:%=compat-%)  ## Run the tests of Spark on other versions of it (15 minutes each; SPARKS='4.0 4.1')
 
 # Three of the benchmarks have peers in them, and one may be told to leave them out.
-bench: java $(VENV)/.installed-bench $(if $(filter run layouts rest,$(BENCH)),$(if $(filter --no-peers,$(BENCH_ARGS)),,peers))  ## Compare the speed of the bare drivers, our client, Spark and other queues (hours); BENCH=layouts, stages, latency, memory, growth, delivery, exchanges, events, rest, idle or gate: something else (BENCH_ARGS=…)
+bench: java $(VENV)/.installed-bench $(if $(filter run layouts rest,$(BENCH)),$(if $(filter --no-peers,$(BENCH_ARGS)),,peers))  ## Compare the speed of the bare drivers, our client, Spark and other queues (hours); BENCH=sizes, hops, layouts, stages, latency, memory, growth, delivery, exchanges, events, rest, idle or gate: something else (BENCH_ARGS=…)
 	$(call say,bench: starting servers and running bench/$(BENCH).py)
 	@$(VENV)/bin/python tests/services.py run $(VENV)/bin/python bench/$(BENCH).py $(BENCH_ARGS)
 

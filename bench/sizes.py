@@ -6,7 +6,8 @@
 
 Each drain is an `availableNow` query with default options over a backlog, into a sink that does
 nothing. `whole` counts from the start of the query to its end, in a session that is warm. `steady`
-leaves out the first batch. All settings run in each round, in another order, after a warm-up.
+leaves out the first batch, if at least two follow: one alone was reserved while the first one ran.
+All settings run in each round, in another order, after a warm-up.
 
 Then users' code takes 1 ms a row: the table shows rows and seconds of the first batches. And two
 queries compete for a backlog: two equal ones, and one that takes 10 ms a row beside a fast one.
@@ -47,7 +48,7 @@ class Drain(NamedTuple):
     """One drain: messages per second, as a whole and without the first batch, and its batches."""
 
     whole: float
-    steady: float
+    steady: float | None
     batches: list[tuple[int, float]]
 
 
@@ -87,7 +88,7 @@ class Sizes:
         check(sum(rows for rows, _ in batches), n)
         self.drop(queue)
         later = batches[1:]
-        steady = sum(rows for rows, _ in later) / sum(taken for _, taken in later) if later else 0.0
+        steady = sum(rows for rows, _ in later) / sum(taken for _, taken in later) if len(later) > 1 else None
         return Drain(n / seconds, steady, batches)
 
     def slow(self) -> list[tuple[int, float]]:
@@ -159,7 +160,7 @@ def batches_of(query: StreamingQuery) -> list[tuple[int, float]]:
 def drains_table(rounds: list[dict[str, Drain]]) -> Table:
     """Return the table of the drains of one store: medians, and ratios within a round."""
     best = [
-        {kind: max(getattr(one[s], kind) for s in SETTINGS if s != AUTO) for kind in Drain._fields[:2]}
+        {kind: max(getattr(one[s], kind) or 0.0 for s in SETTINGS if s != AUTO) for kind in Drain._fields[:2]}
         for one in rounds
     ]
     made: Table = [
@@ -172,14 +173,13 @@ def drains_table(rounds: list[dict[str, Drain]]) -> Table:
         )
     ]
     for setting in SETTINGS:
-        whole, steady = (
-            statistics.median(getattr(one[setting], kind) for one in rounds) for kind in Drain._fields[:2]
-        )
-        ratios = [
-            statistics.median(getattr(one[setting], kind) / top[kind] for one, top in zip(rounds, best, strict=True))
-            for kind in Drain._fields[:2]
-        ]
-        made.append((setting, f"{whole:,.0f}", f"{steady:,.0f}", *(f"{one:.2f}" for one in ratios)))
+        rates, ratios = [], []
+        for kind in Drain._fields[:2]:
+            found = [getattr(one[setting], kind) for one in rounds]
+            rates.append("" if None in found else f"{statistics.median(found):,.0f}")
+            parts = [rate / top[kind] for rate, top in zip(found, best, strict=True) if rate]
+            ratios.append(f"{statistics.median(parts):.2f}" if rates[-1] else "")
+        made.append((setting, *rates, *ratios))
     return made
 
 
@@ -204,7 +204,7 @@ def main() -> None:
                 rounds.append({})
                 for setting in turns(SETTINGS, number):
                     rounds[-1][setting] = done = sizes.drain(setting, n)
-                    rates = f"{done.whole:9,.0f}/s {done.steady:9,.0f}/s"
+                    rates = f"{done.whole:9,.0f}/s {done.steady or 0:9,.0f}/s"
                     say(f"round {number + 1} {store:8} {setting:7} {rates}  {batches_text(done.batches[:8])}")
             slow, shares, first = sizes.slow(), [sizes.compete(n) for _ in range(args.rounds)], sizes.beside(4 * n)
             table = drains_table(rounds)

@@ -16,6 +16,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -28,13 +31,12 @@ from _processes import readers
 from spark_queue.admin import graph_sizes
 from spark_queue.errors import QueueError, UsageError
 from spark_queue.graph.loader import load_graph
-from spark_queue.graph.model import Graph, Place
+from spark_queue.graph.model import Graph
 from spark_queue.graph.rendering import svg, tree
 from spark_queue.stores import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
     from spark_queue.runner.graph import ExchangeGraph
 
@@ -114,16 +116,16 @@ def demo(watch: job.Watch, flights: int | None) -> int:
     os.environ["FLIGHTS"] = str(FOLDER)
     graph = load_graph(CONF)
     PICTURE.write_text(svg(graph))  # before the run, because it fails without Graphviz
-    watch.show("unpacking the flights")
-    rows = unpack(FLIGHTS, flights)
-    watch.print_result(f"1. {rows:,} real flights that left New York in 2013 are in {here(FLIGHTS)} ({since(began)})")
-    start = time.monotonic()
-    watch.show("starting Spark")
-    spark = job.session("demo")
+    watch.show("unpacking the flights, and starting Spark")
+    with ThreadPoolExecutor(1) as pool:
+        unpacked = pool.submit(unpack, FLIGHTS, flights)
+        spark = job.session("demo")
+        rows = unpacked.result()
     spark.conf.set("spark.sql.shuffle.partitions", spark.sparkContext.defaultParallelism)
     watch.listen()
     cores = job.plural(spark.sparkContext.defaultParallelism, "core")
-    watch.print_result(f"2. Spark {spark.version} runs on {cores} ({since(start)})")
+    watch.print_result(f"1. {rows:,} real flights that left New York in 2013 are in {here(FLIGHTS)}")
+    watch.print_result(f"2. Spark {spark.version} runs on {cores} ({since(began)})")
     pushed = push.work(spark, push.prepare(push.parser().parse(push_command(graph))), watch).facts
     watch.print_result(
         f"3. {pushed['rows']:,} flights written to the queue departures in {pushed['seconds']:.1f} s "
@@ -162,8 +164,9 @@ def push_command(graph: Graph) -> list[str]:
 
 
 def flow(spark: SparkSession, graph: Graph, rows: int, watch: job.Watch) -> None:
-    """Run all exchanges and a board until no message is left. Kill one process during the run."""
+    """Run all exchanges, and a board, until no message is left. Kill one process during the run."""
     from spark_queue import ExchangeGraph
+    from spark_queue.runner.traffic import Traffic, load_traffic
 
     began = time.monotonic()
     watch.print_result(f"4. The graph starts: {len(graph.exchanges)} exchanges, each a streaming query, exactly once")
@@ -171,48 +174,54 @@ def flow(spark: SparkSession, graph: Graph, rows: int, watch: job.Watch) -> None
     running = ExchangeGraph(graph, str(FOLDER / "checkpoints"))
 
     def run() -> None:
-        running.start(spark, VICTIM)
-        pid = wait_for(watch, readers)  # no other query has started, so it is the process of VICTIM
-        board = board_of(spark, graph)
-        running.start(spark)
-        if pid:
-            kill_reader(running, graph, rows, min(pid), watch)
-        before = -1
-        while not watch.stopped and (left := left_in(graph), received(running)) != (0, before):
-            before = received(running)
-            time.sleep(job.TICK if left else job.BATCH_TICK)
-            if board.exception() is not None:
-                raise QueueError(f"the query of the board failed: {board.exception()}")
-        running.stop()
-        board.stop()
+        with ThreadPoolExecutor(1) as pool:
+            drained = pool.submit(running.drain, spark)
+            kill_reader(running, graph, rows, drained.done, watch)
+            # Only VICTIM writes late flights to the board.
+            wait_for(watch, lambda: drained.done() or running.status()[VICTIM].state == "finished")
+            count_late_flights(spark, graph)
+            drained.result()
+        while not watch.stopped and left_in(graph):
+            time.sleep(job.BATCH_TICK)
+            running.drain(spark)  # flights that are read again later
 
     exchange.watched(run, running, watch)
     if watch.stopped:
         return
+    traffic: dict[str, Traffic] = reduce(or_, (load_traffic(one.url) for one in graph.namespaces.values()))
+    read = sum(one.received for one in traffic.values())
+    written = sum(sum(one.pushed.values()) for one in traffic.values())
     seconds = time.monotonic() - began
-    traffic = {name: one.traffic for name, one in running.status().items()}
-    read, written = received(running), sum(sum(one.pushed.values()) for one in traffic.values())
     watch.print_result(
-        f"   {read:,} messages read and {written:,} written by {len(traffic)} exchanges, side by side, in "
-        f"{seconds:.1f} s ({read / seconds:,.0f} messages read per second)"
+        f"   {read:,} messages read and {written:,} written by {len(traffic)} exchanges in {seconds:.1f} s "
+        f"({read / seconds:,.0f} messages read per second)"
     )
     PICTURE.write_text(svg(graph, graph_sizes(graph)[0], traffic))
 
 
-def kill_reader(running: ExchangeGraph, graph: Graph, rows: int, pid: int, watch: job.Watch) -> None:
-    """Kill the reader process of an exchange while it works. Wait until the exchange runs again."""
+def kill_reader(running: ExchangeGraph, graph: Graph, rows: int, ended: Callable[[], bool], watch: job.Watch) -> None:
+    """Kill the reader process of an exchange while it works. Wait until the exchange runs again.
+
+    `ended`: whether the run has ended.
+    """
+    from spark_queue.spark.read.batch_size import FIRST_ROWS
+
+    pids = wait_for(watch, readers)  # the others wait for VICTIM
+    if not pids:
+        return
     victim = graph.exchanges[VICTIM]
-    least = rows // 3 if rows > (victim.consumer.wsize or 0) else 0
+    first_batch = FOLDER / "checkpoints" / VICTIM / "offsets" / "0"
     with open_store(graph.namespaces[victim.src.ns].url) as store:
 
         def progress_at_work() -> str:
             done, sizes = running.status()[VICTIM].traffic.received, store.sizes(victim.src.queue)
-            # With few flights, all may be done.
-            ready = done >= least and (sizes.reserved or not sizes.total)
+            # Few flights are a single batch.
+            ready = (done or rows <= FIRST_ROWS) and first_batch.exists() and sizes.reserved
             return f"{done:,} of {rows:,} flights have passed, {sizes.reserved:,} are reserved" if ready else ""
 
-        progress = wait_for(watch, progress_at_work)
-    if not progress or pid not in readers():
+        progress = wait_for(watch, lambda: progress_at_work() or ended())
+    pid = min(pids)
+    if not isinstance(progress, str) or pid not in readers():
         return
     watch.print_result(f"   Now one process is killed, to show that nothing is lost: {progress}")
     watch.print_result(
@@ -220,7 +229,7 @@ def kill_reader(running: ExchangeGraph, graph: Graph, rows: int, pid: int, watch
     )
     os.kill(pid, signal.SIGKILL)
     killed = time.monotonic()
-    if wait_for(watch, lambda: (one := running.status()[VICTIM]).restarts and one.state == "running"):
+    if wait_for(watch, lambda: ended() or ((one := running.status()[VICTIM]).restarts and one.state == "running")):
         watch.print_result(f"   The query failed, and runs again from its checkpoint {since(killed)} after the kill")
 
 
@@ -242,22 +251,17 @@ def wait_for(watch: job.Watch, check: Callable[[], Found]) -> Found | None:
     return None
 
 
-def received(running: ExchangeGraph) -> int:
-    """Return the number of messages that the exchanges have received."""
-    return sum(one.traffic.received for one in running.status().values())
-
-
 def left_in(graph: Graph) -> int:
-    """Return the number of messages that wait for an exchange or the board."""
+    """Return the number of messages that wait for an exchange."""
     left = 0
-    for place in dict.fromkeys([*(one.src for one in graph.exchanges.values()), Place("board", "office")]):
+    for place in dict.fromkeys(one.src for one in graph.exchanges.values()):
         with open_store(graph.namespaces[place.ns].url) as store:
-            left += store.sizes(place.queue).total
+            left += store.sizes(place.queue, 1).total
     return left
 
 
-def board_of(spark: SparkSession, graph: Graph) -> StreamingQuery:
-    """Start a query that counts the late flights of each carrier, and adds up their delays."""
+def count_late_flights(spark: SparkSession, graph: Graph) -> None:
+    """Count the late flights of each carrier, and add up their delays, in the table `board`."""
     from pyspark.sql import functions as F
 
     from spark_queue.spark import start_in_turn
@@ -278,7 +282,7 @@ def board_of(spark: SparkSession, graph: Graph) -> StreamingQuery:
         .outputMode("complete")
         .option("checkpointLocation", str(FOLDER / "checkpoints" / "board"))
     )
-    return start_in_turn(spark, counted.start)
+    start_in_turn(spark, counted.trigger(availableNow=True).start).awaitTermination()
 
 
 # --- the report -----------------------------------------------------------------------------------

@@ -137,7 +137,7 @@ class QueueOptions:
     num_partitions: int | None = _option(
         count, ("stream",),
         "Maximum number of partitions per micro-batch. There are fewer if there are few messages.",
-        shown="cores of the driver",
+        shown="cores of the cluster",
     )  # fmt: skip
     min_partitions: int | None = _option(
         count, ("stream",),
@@ -299,7 +299,7 @@ class QueueOptions:
         return cls(**chosen)
 
     def partition_limits(self, cores: int) -> tuple[int, int]:
-        """Return the maximum and minimum number of partitions of a batch; `cores` of the driver."""
+        """Return the maximum and minimum number of partitions of a batch on so many `cores`."""
         minimum = self.min_partitions or 1
         return self.num_partitions or max(cores, minimum), minimum
 

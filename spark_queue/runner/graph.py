@@ -17,10 +17,12 @@ from spark_queue.errors import GraphError, QueueError, did_you_mean
 from spark_queue.graph.file_mistakes import graph_error
 from spark_queue.graph.loader import FileName, Secrets, load_graph
 from spark_queue.graph.model import DRAIN_RESTARTS, Graph, Place, section_nouns
+from spark_queue.graph.order import StepOrder
 from spark_queue.graph.step import Step
 from spark_queue.graph.validation import check_graph, unknown_step, with_step, without_step
 from spark_queue.messages.message import Message
 from spark_queue.messages.payload import Json
+from spark_queue.runner.drain import run_in_order
 from spark_queue.runner.query import StepQuery
 from spark_queue.runner.running_step import RunningStep, Status
 from spark_queue.runner.selector import load_function
@@ -64,6 +66,7 @@ class ExchangeGraph:
     ) -> Self:
         """Start these steps, or all, unless they run. Return the graph.
 
+        They start a few at a time, those that write messages before those that read them.
         All are checked before the first one starts. Raises `GraphError` with every selector and
         option that cannot work, and every queue whose name its database forbids. `available_now`:
         each step ends after the messages that were due at its start. `restarts`: the maximum number
@@ -72,13 +75,14 @@ class ExchangeGraph:
         with self._lock:
             chosen = [one for one in self._select(names) if not one.is_alive]
             queries = self._prepare(spark, chosen, available_now=available_now)
-            for one in chosen:
-                one.start(queries[one.name], self._initial_backoff, self._max_backoff, restarts)
+            for name in StepOrder(self.graph.steps).sort(queries):
+                self._running[name].start(queries[name], self._initial_backoff, self._max_backoff, restarts)
         return self
 
     def drain(self, spark: SparkSession, *names: str, restarts: int | None = DRAIN_RESTARTS) -> None:
         """Process the due messages of these steps, or of all, and the messages made from them.
 
+        A step runs after those that write its messages; the steps of a cycle run side by side.
         Messages that are due later stay in their queues, and a step without messages is not
         started. A query that fails is restarted, at most `restarts` times in a row (`None`:
         unlimited). Raises `GraphError` as `start` does, or if one of the steps is running. Raises
@@ -91,23 +95,28 @@ class ExchangeGraph:
                 if one.is_alive:
                     raise GraphError(f"step {one.name!r} is running: stop it, then drain it", exchange=one.name)
             queries = self._prepare(spark, chosen, available_now=True)
-        active = chosen
-        while active := [one for one in active if queries[one.name].has_messages()]:
-            before = {one.name: one.status() for one in active}
-            for one in active:
-                one.start(queries[one.name], self._initial_backoff, self._max_backoff, restarts)
-            for one in active:
-                one.join(None)
-            fed_queues: set[str] = set()
-            for one in active:
-                now, then = one.status(), before[one.name]
-                if now.state != "finished":
-                    raise QueueError(f"step {one.name!r} is {now.state}: {now.error}", exchange=one.name)
-                pushed = queries[one.name].step.pushed_counts
-                fed_queues |= set(pushed(now.traffic) - pushed(then.traffic))
-            active = [one for one in chosen if fed_queues.intersection(map(str, one.step.sources))]
+        run_in_order(
+            {one.name: one.step for one in chosen},
+            lambda name: queries[name].has_messages(),
+            lambda name: self._run_to_end(queries[name], restarts),
+        )
         for one in chosen:
             one.mark_finished()
+
+    def _run_to_end(self, query: StepQuery, restarts: int | None) -> set[str]:
+        """Run a step until it has ended, and return the queues that got messages.
+
+        Raises `QueueError` if it has failed.
+        """
+        one = self._running[query.step.name]
+        before = one.status()
+        one.start(query, self._initial_backoff, self._max_backoff, restarts)
+        one.join(None)
+        after = one.status()
+        if after.state != "finished":
+            raise QueueError(f"step {one.name!r} is {after.state}: {after.error}", exchange=one.name)
+        pushed = query.step.pushed_counts
+        return set(pushed(after.traffic) - pushed(before.traffic))
 
     def stop(self, *names: str) -> None:
         """Stop these steps, or all, and wait until they have ended.

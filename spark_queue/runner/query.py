@@ -45,7 +45,7 @@ class StepQuery:
                 continue
             try:
                 with open_store(url) as store:
-                    sizes = store.sizes(queue)
+                    sizes = store.sizes(queue, 1)
             except StoreUnavailable:
                 return True  # the query retries for longer, and reports the error
             found.append(bool(sizes.ready or sizes.reserved))

@@ -21,6 +21,7 @@ from spark_queue.runner.step import RunnableStep
 from spark_queue.runner.traffic import Traffic, add_traffic
 from spark_queue.spark import start_in_turn, supervise
 from spark_queue.spark.spark_errors import failure_of
+from spark_queue.spark.start_turns import ask_turn
 
 log = logging.getLogger(__name__)
 
@@ -79,19 +80,24 @@ class RunningStep:
         return self._thread is not None and self._thread.is_alive()
 
     def start(self, query: StepQuery, initial_backoff: float, max_backoff: float, restarts: int | None) -> None:
-        """Run the query in a thread, unless the step was stopped after `reset`."""
+        """Run the query in a thread, unless the step was stopped after `reset`.
+
+        Steps start in the order of these calls.
+        """
         self._set_state("starting")
+        turns = [ask_turn()]
 
         def start_unless_stopped() -> StreamingQuery:
             if self._stopping.is_set():
                 raise _Stopped
-            return query.start()
+            made = query.start()
+            self._set_state("running")
+            return made
 
         def start_query() -> StreamingQuery:
             self._set_state("starting")
-            made = start_in_turn(query.spark, start_unless_stopped, self._stopping.is_set)
-            self._set_state("running")
-            return made
+            turn = turns.pop() if turns else None
+            return start_in_turn(query.spark, start_unless_stopped, self._stopping.is_set, turn)
 
         def run() -> None:
             try:

@@ -11,6 +11,7 @@ from spark_queue.options.inputs import LOG
 from spark_queue.options.queue_options import QueueOptions, role_of_write
 from spark_queue.options.values import EXACTLY_ONCE, READ_ROLES, Role
 from spark_queue.spark.pickling import PickledWithLoader
+from spark_queue.spark.read.limits import set_cluster_cores
 from spark_queue.spark.read.log_stream import LogSnapshot, LogStream
 from spark_queue.spark.read.queue_stream import QueueStream
 from spark_queue.spark.read.snapshot import snapshot_reader
@@ -29,6 +30,9 @@ class QueueDataSource(PickledWithLoader, DataSource):
     Name: `queue`. Options: see `spark_queue.options.queue_options`. They are checked when the
     DataFrame is created.
     """
+
+    #: The cores of the cluster, if the session that registered this class knows them.
+    cores: int | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -71,6 +75,7 @@ class QueueDataSource(PickledWithLoader, DataSource):
 
     def _read_options(self, schema: StructType, role: Role) -> QueueOptions:
         options = self._options(role)
+        set_cluster_cores(self.cores)
         check_read_schema(schema, options)
         return pin_databases(options, create=role == "stream" and not options.fail_if_missing)
 

@@ -57,8 +57,11 @@ class PickledWithLoader:
         return _load, (_dump((type(self), self.__getstate__())),)
 
 
-def portable_source(source: type[DataSource]) -> type[DataSource]:
-    """Return a class to register in place of `source`: calling it loads and calls `source`."""
+def portable_source(source: type[DataSource], **attributes: Any) -> type[DataSource]:
+    """Return a class to register in place of `source`: calling it loads and calls `source`.
+
+    `attributes`: those to set on each instance.
+    """
     load, data, short_name = _load, _dump((source, None)), source.name()
 
     class Portable(DataSource):
@@ -67,6 +70,8 @@ def portable_source(source: type[DataSource]) -> type[DataSource]:
             return short_name
 
         def __new__(cls, options: dict[str, str]) -> Any:
-            return load(data)(options)
+            made = load(data)(options)
+            made.__dict__.update(attributes)
+            return made
 
     return Portable

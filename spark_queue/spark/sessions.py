@@ -14,9 +14,11 @@ from pyspark.errors import AnalysisException, PySparkImportError
 from pyspark.sql import SparkSession
 
 from spark_queue.errors import UsageError
+from spark_queue.spark.checkpoints import checkpoint_conf
 from spark_queue.spark.data_source import QueueDataSource
 from spark_queue.spark.failures import add_listener
 from spark_queue.spark.pickling import portable_source
+from spark_queue.spark.read.limits import cores
 
 #: The environment variable and the conf that name the interpreter of Spark's Python workers.
 _PYTHON, _PYTHON_CONF = "PYSPARK_PYTHON", "spark.pyspark.python"
@@ -31,13 +33,15 @@ def session(**conf: object) -> SparkSession:
     Example: `spark_queue.session(**{"spark.master": "local[4]"})`.
 
     With a local master, the workers of a new session run the interpreter of this program, unless
-    PYSPARK_PYTHON or the conf `spark.pyspark.python` names another. Under spark-submit, with Spark
-    Connect and on Databricks the interpreter does not change. Raises `UsageError` if the workers
+    PYSPARK_PYTHON or the conf `spark.pyspark.python` names another. Its checkpoints are written in
+    less time, by the conf of `checkpoint_conf`. Under spark-submit, with Spark Connect and on
+    Databricks neither changes. Raises `UsageError` if the workers
     of a local master cannot import this package, or if packages of Spark Connect are missing.
     """
     settings = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in conf.items()}
     if _is_local(settings):
         os.environ.setdefault(_PYTHON, settings.get(_PYTHON_CONF, sys.executable))
+        settings = checkpoint_conf() | settings
     builder = SparkSession.builder
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -54,18 +58,29 @@ def register(spark: SparkSession) -> None:
     """Register `format("queue")` in a session, and activate the session in this thread.
 
     From then on, errors of the session's queries are recorded for the header `x-error` of dead
-    letters. `session` calls this. If you create the session yourself, call it for that header, or
-    if Spark does not find the format. Raises `UsageError` if the workers of a local master cannot
-    import this package.
+    letters. And by default, a micro-batch has as many partitions as the cluster has cores now,
+    instead of the driver. `session` calls this. If you create the session yourself, call it for
+    these, or if Spark does not find the format. Raises `UsageError` if the workers of a local
+    master cannot import this package.
     """
     _check_interpreter(spark)
     activate(spark)
     add_listener(spark)
     try:
-        spark.dataSource.register(portable_source(QueueDataSource))
+        spark.dataSource.register(portable_source(QueueDataSource, cores=_cluster_cores(spark)))
     except AnalysisException as error:
         if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):  # Spark 4.0 raises this if it has found the format itself
             raise
+
+
+def _cluster_cores(spark: SparkSession) -> int | None:
+    """Return the cores of the cluster of a session; `None` with Spark Connect, which hides them."""
+    context = getattr(spark, "_sc", None)
+    if context is None:
+        return None
+    known: int = context.defaultParallelism
+    # A cluster may still be starting its executors.
+    return known if str(context.master).startswith("local") else max(known, cores())
 
 
 def activate(spark: SparkSession) -> None:

@@ -6,11 +6,9 @@ import ast
 import hashlib
 import json
 import logging
-import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
@@ -31,41 +29,6 @@ log = logging.getLogger(__name__)
 #: Seconds between two checks of a running query.
 CHECK_INTERVAL = 1
 
-#: How many queries may start their reader processes at once: more may exceed Spark's timeout.
-MAX_STARTING = 3
-
-#: How long (s) a starting query counts as starting, at most, and the seconds between two checks.
-READER_START_TIMEOUT, READER_CHECK_INTERVAL = 10.0, 0.05
-
-_first_start, _start_slots = threading.Lock(), threading.Semaphore(MAX_STARTING)
-_started_sessions: WeakSet[SparkSession] = WeakSet()
-
-
-def start_in_turn(
-    spark: SparkSession, start: Callable[[], StreamingQuery], stop_waiting: Callable[[], bool] = lambda: False
-) -> StreamingQuery:
-    """Start a query that reads a queue, and return it once its reader answers.
-
-    Also returns if the reader takes too long, or the query has ended. Use it to start many queries
-    from several threads. The first of a session starts alone: all readers of a session share a map
-    in Java, which Spark changes without a lock at the first start. The others start a few at a
-    time. `stop_waiting`: whether to stop waiting for the reader.
-    """
-
-    def start_and_wait() -> StreamingQuery:
-        query, end = start(), time.monotonic() + READER_START_TIMEOUT
-        while query.isActive and time.monotonic() < end and not (stop_waiting() or _has_answered(query)):
-            time.sleep(READER_CHECK_INTERVAL)
-        return query
-
-    with _first_start:
-        if spark not in _started_sessions:
-            query = start_and_wait()
-            _started_sessions.add(spark)
-            return query
-    with _start_slots:
-        return start_and_wait()
-
 
 def spark_version(spark: SparkSession) -> tuple[int, ...]:
     """Return the version of Spark. (4, 2) is the first that runs `availableNow` to its end."""
@@ -76,12 +39,6 @@ def had_batch(query: StreamingQuery) -> bool:
     """Return whether this run of a query had a batch, even one without rows."""
     sources = [source for progress in query.recentProgress for source in progress["sources"]]
     return any(source["startOffset"] != source["endOffset"] for source in sources)
-
-
-def _has_answered(query: StreamingQuery) -> bool:
-    """Return whether the source of a query has answered a request for messages."""
-    status = query.status
-    return bool(query.lastProgress or status["isDataAvailable"] or status["message"].startswith("Waiting"))
 
 
 def delivery_hash(df: DataFrame, batch_id: int) -> str:

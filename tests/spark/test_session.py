@@ -171,3 +171,42 @@ def test_a_session_made_without_ours_says_in_one_sentence_what_its_workers_lack(
     assert sys.executable in line or str(hidden) in line
     assert "spark_queue.session()" in line and "PYSPARK_PYTHON" in line
     assert "\tat org." not in done.stdout and len(done.stdout.splitlines()) <= 15, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("master", "known", "here", "expected"),
+    [
+        ("local[3]", 3, 8, 3),
+        ("spark://host:7077", 32, 8, 32),
+        ("yarn", 2, 8, 8),  # its executors are still starting
+    ],
+)
+def test_cores_of_the_cluster(master, known, here, expected, monkeypatch):
+    monkeypatch.setattr(sessions, "cores", lambda: here)
+    context = SimpleNamespace(master=master, defaultParallelism=known)
+    assert sessions._cluster_cores(SimpleNamespace(_sc=context)) == expected
+    assert sessions._cluster_cores(SimpleNamespace()) is None, "Spark Connect"
+
+
+def test_a_batch_has_a_partition_for_each_core_of_the_cluster(tmp_path):
+    from pyspark import cloudpickle
+
+    from spark_queue import Queue
+    from spark_queue.spark.data_source import QueueDataSource
+    from spark_queue.spark.pickling import portable_source
+    from spark_queue.spark.read import limits
+
+    url = f"sqlite:///{tmp_path}/q.db"
+    with Queue(url, "q") as queue:
+        queue.push_many(range(20_000))
+    before = limits.cluster_cores()
+    try:
+        made = portable_source(QueueDataSource, cores=5)({"url": url, "queue": "q"})
+        stream = cloudpickle.loads(cloudpickle.dumps(made)).streamReader(made.schema())
+        start = stream.initialOffset()
+        end = stream.latestOffset(start, None)
+        assert [len(end["rows"]), sum(end["rows"])] == [5, 20_000]
+        stream.stop()
+    finally:
+        limits.set_cluster_cores(None)
+    assert limits.cluster_cores() == before

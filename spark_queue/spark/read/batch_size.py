@@ -15,10 +15,10 @@ from itertools import combinations
 from statistics import median
 
 #: The rows of the first batch of a query, and the limits of later ones.
-FIRST_ROWS, MIN_ROWS, MAX_ROWS = 10_000, 100, 1_000_000
+FIRST_ROWS, MIN_ROWS, MAX_ROWS = 20_000, 100, 1_000_000
 
 #: How many times as large as the last batch the next one may be.
-GROWTH = 16
+GROWTH = 8
 
 #: The same after a batch whose time is unknown.
 CAREFUL_GROWTH = 4
@@ -41,11 +41,15 @@ SLOW_START, LONGEST = 3, 10
 class BatchSize:
     """The size of the next batch of a query. Times are in seconds."""
 
-    def __init__(self, target: float, rows: int = FIRST_ROWS) -> None:
-        """Aim at batches that take `target`. The first one has `rows`."""
+    def __init__(self, target: float, rows: int = FIRST_ROWS, *, chosen: bool = False) -> None:
+        """Aim at batches that take `target`. The first one has `rows`.
+
+        `chosen`: whether they are the choice of an earlier process.
+        """
         self.rows = rows  #: the limit of the next batch
         self.memory_limit = MAX_ROWS  #: how many rows fit into memory
         self._target = target
+        self._chosen = chosen  # whether any batch has shown a size
         self._fitting = rows  # the size from which `rows` differs by a factor of SPREAD
         self._fixed = self._per_row = 0.0  # the parts of the time of a batch
         self._batches: deque[tuple[int, float]] = deque(maxlen=REMEMBERED)  # the last full ones: rows, seconds
@@ -54,7 +58,7 @@ class BatchSize:
     @property
     def following(self) -> int:
         """The size of the batch after the next one, if that shows nothing new."""
-        return self._spread(self._fitting) if self._per_row else min(MAX_ROWS, GROWTH * self.rows)
+        return self._spread(self._fitting) if self._chosen else min(MAX_ROWS, GROWTH * self.rows)
 
     def is_full(self, rows: int) -> bool:
         """Return whether a batch with this number of rows had about as many as it could."""
@@ -111,6 +115,7 @@ class BatchSize:
         self._fitting = round(max(MIN_ROWS, min(fitting, MAX_ROWS, GROWTH * last)))
         self.rows = self._spread(self._fitting)
         self._turn = (self._turn + 1) % len(SPREAD)
+        self._chosen = True
 
     def _spread(self, rows: int) -> int:
         return min(MAX_ROWS, max(MIN_ROWS, round(rows * SPREAD[self._turn])))

@@ -40,7 +40,7 @@ from spark_queue.stores.services.poison import PoisonMessageHandler, PoisonRules
 log = logging.getLogger(__name__)
 
 #: A prefetched batch that exceeds its limit by this factor is released: the limit has changed.
-OVERSIZE = 2
+OVERSIZE = 4
 
 #: The lease (ms), until it is started, of a batch that then gets an unlimited lease. Until then,
 #: Spark only writes a file.
@@ -124,10 +124,13 @@ class Batches:
         that are due by `before` (ms). `prefetch`: if this batch is full, reserve up to this number
         as soon as this one is held.
         """
+        prefetched_limit, _ = self._prefetch_limits
         self._limit, self._prefetch_limits = limit, (prefetch, before)
         tag = self.tag_after(start)
         self._reserved_at = time.monotonic()
-        rows = self._reserve_parked(tag) or self._take_prefetched(tag, limit)
+        rows = self._reserve_parked(tag)
+        if not rows and (rows := self._take_prefetched(tag, limit)):
+            self._limit = min(limit, prefetched_limit)
         if not rows and wait():
             tag = self.tag_after(start)
             self._reserved_at = time.monotonic()
@@ -169,6 +172,7 @@ class Batches:
         if self._started != (batch := batch_of(end)):
             self.ownership.start(batch)
             self._started = batch
+            self.reserver.note_batch(sum(end.get("rows", [])))
 
     # --- 4. held, while its tasks work on it
 

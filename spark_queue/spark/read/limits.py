@@ -34,6 +34,21 @@ def row_limit(limit: Any, options: QueueOptions) -> int | None:
     return ALL_ROWS if type(limit).__name__ == "ReadAllAvailable" else options.max_records_per_trigger
 
 
+#: The cores of the cluster, if the session that registered the data source knew them.
+_cluster_cores: int | None = None
+
+
+def set_cluster_cores(number: int | None) -> None:
+    """Set the cores of the cluster, for all streams of this process; `None`: unknown."""
+    global _cluster_cores
+    _cluster_cores = number
+
+
+def cluster_cores() -> int:
+    """Return the cores of the cluster; those of this machine if they are unknown."""
+    return _cluster_cores or cores()
+
+
 def cores() -> int:
     """Return the number of cores that this process may use; on macOS, of all cores."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

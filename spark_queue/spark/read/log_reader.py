@@ -16,7 +16,7 @@ from typing import Any, NotRequired, TypedDict, cast
 from spark_queue.errors import CheckpointError
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.read.at_most_once import DROPPED_MESSAGE, is_dropped, mark_delivery
-from spark_queue.spark.read.limits import ALL_ROWS, cores
+from spark_queue.spark.read.limits import ALL_ROWS, cluster_cores
 from spark_queue.spark.read.log_cursor import LogCursor, rows_of, split_pieces
 from spark_queue.spark.read.offsets import check_query, new_consumer
 from spark_queue.spark.read.pacing import SIZE_FIELDS, Stopwatch
@@ -117,7 +117,9 @@ class LogReader:
         if pieces and self._last_returned != end and is_dropped(end, self._options):
             log.warning(DROPPED_MESSAGE, rows_of(pieces), self._queue)
             return []
-        return split_pieces(pieces, partition_sizes(rows_of(pieces), *self._options.partition_limits(cores())))
+        return split_pieces(
+            pieces, partition_sizes(rows_of(pieces), *self._options.partition_limits(cluster_cores()))
+        )
 
     def rows(self, start: LogOffset, end: LogOffset) -> int:
         """Return the number of rows of a batch."""

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.pickling import PickledWithLoader
-from spark_queue.spark.read.limits import cores
+from spark_queue.spark.read.limits import cluster_cores
 from spark_queue.spark.read.log_cursor import log_of, rows_of, split_pieces
 from spark_queue.spark.read.log_reader import LogReader
 from spark_queue.spark.read.snapshot import queue_exists
@@ -63,7 +63,7 @@ class LogSnapshot(PickledWithLoader, DataSourceReader):
                 return [PiecesPartition([])]
             queue_log = log_of(store, self.options)
             pieces = queue_log.ranges_between(queue_log.first(), queue_log.end())
-        parts = split_pieces(pieces, partition_sizes(rows_of(pieces), cores()))
+        parts = split_pieces(pieces, partition_sizes(rows_of(pieces), cluster_cores()))
         return [PiecesPartition(some) for some in parts or [[]]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -68,7 +68,7 @@ class Pacer:
         """Return the size of the batch after `start`, which Spark has finished."""
         self._called = self._now()
         if self._size is None:
-            self._size = BatchSize(self._target, start.get(SIZE, self._first_rows))
+            self._size = self._size_after(start)
             if start.get(FIRST_FULL):
                 self._size.learn_first(self._size.rows, self._target)
         self._size.memory_limit = memory_limit
@@ -77,6 +77,9 @@ class Pacer:
             self._running, self._first = None, False
         return self._size
 
+    def _size_after(self, offset: Mapping[str, Any]) -> BatchSize:
+        return BatchSize(self._target, offset.get(SIZE, self._first_rows), chosen=SIZE in offset)
+
     def _learn(self, size: BatchSize, batch: _Running, now: float) -> None:
         known = self._trigger.interval
         delayed = self._trigger.delayed(batch.called, now)
@@ -84,11 +87,11 @@ class Pacer:
             size.forget()  # until now, waits for the trigger may have looked like work
         target = max(self._target, TRIGGER_SHARE * self._trigger.interval)
         seconds = max(now - batch.began, SHORTEST)
-        if delayed:
-            size.grow(batch.rows, target)  # it is unknown when the batch ended
-        elif self._first:
+        if self._first:
             # At a whole second, a trigger may be why the batch seems slow.
             size.learn_first(batch.rows, seconds, certain=not _is_multiple(now, 1))
+        elif delayed:
+            size.grow(batch.rows, target)  # it is unknown when the batch ended
         else:
             size.learn(batch.rows, seconds, target)
 
@@ -103,7 +106,7 @@ class Pacer:
     def start(self, end: Mapping[str, Any], rows: int) -> None:
         """Note that the tasks of a batch start. Spark may say so several times."""
         if self._size is None:  # the batch is replayed
-            self._size = BatchSize(self._target, end.get(SIZE, self._first_rows))
+            self._size = self._size_after(end)
             self._called = self._began = self._now()
         if self._running is None or self._running.end != end:
             self._running = _Running(end, rows, self._called, self._began)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from functools import partial
 
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.read.fair_share import FairShare
-from spark_queue.spark.read.limits import ALL_ROWS, cores
+from spark_queue.spark.read.limits import ALL_ROWS, cluster_cores
 from spark_queue.spark.read.memory_limit import MemoryLimit
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.dead_letters import dead_letter_exhausted
@@ -26,12 +27,17 @@ class Reserver:
         """`lease`: that of reserved messages (ms)."""
         self._options, self._lease = options, lease
         self._queue = options.queue or ""
-        self.memory = MemoryLimit(options.partition_limits(cores())[0])
+        self.memory = MemoryLimit(options.partition_limits(cluster_cores())[0])
         self._share = FairShare(self._queue, consumer)
+        self._recent = deque([0, 0], maxlen=2)  # the messages of the last two batches
 
     def _is_auto(self, limit: int) -> bool:
         """Return whether neither the user nor Spark chose this limit."""
         return self._options.max_records_per_trigger is None and limit < ALL_ROWS
+
+    def note_batch(self, rows: int) -> None:
+        """Note that a batch with this number of messages starts."""
+        self._recent.append(rows)
 
     def possible_rows(self, limit: int) -> int:
         """Return how many messages a batch with this limit may have."""
@@ -41,7 +47,7 @@ class Reserver:
         """Reserve messages that are due by `before` (ms); return the rows by partition."""
         if not self._is_auto(limit):
             return self._reserve_usable(store, tag, limit, before)
-        self._share.update(store, limit, before)
+        self._share.update(store, limit, before, sum(self._recent))
         rows = self._reserve_usable(store, tag, self.possible_rows(limit), before)
         if rows:
             first = next(part for part, held in enumerate(rows) if held)
@@ -51,7 +57,7 @@ class Reserver:
     def _reserve_usable(self, store: Store, tag: str, limit: int, before: int) -> list[int]:
         """Reserve up to `limit` messages. Those at `maxTries` become dead letters."""
         queue, max_tries, dead = self._queue, self._options.max_tries, self._options.dead_letter_queue_of(self._queue)
-        most, least = self._options.partition_limits(cores())
+        most, least = self._options.partition_limits(cluster_cores())
         while True:
             rows = store.reserve(
                 queue, tag, limit, partitions=most, min_partitions=least, lease=self._lease, before=before

@@ -685,6 +685,38 @@ def test_the_lease_of_what_is_reserved_ahead_is_renewed(sqlite_url, name, consum
     assert consumer.owned.lease_renewer._renew_at == {}, "from now on it may be held without an end"
 
 
+def test_a_batch_ahead_that_is_smaller_than_the_limit_is_a_full_one(any_url, name, consumers):
+    """Sizes differ from batch to batch: without this, half of the batches would not be reserved ahead."""
+    with Queue(any_url, name) as queue:
+        queue.push_many(list(range(40)))
+    consumer = consumers(any_url, name, numPartitions="1")
+    first = consumer.next(consumer.initial, 20, prefetch=5)
+    consumer.plan(consumer.initial, first)
+    eventually(lambda: reserved(any_url, name), {1: 20, 2: 5})
+    second = consumer.next(first, 20, prefetch=10)
+    assert second["rows"] == [5]
+    consumer.plan(first, second)
+    eventually(lambda: reserved(any_url, name), {2: 5, 3: 10})
+
+
+def test_a_batch_ahead_that_is_far_too_large_is_released(any_url, name, consumers):
+    with Queue(any_url, name) as queue:
+        queue.push_many(list(range(60)))
+    consumer = consumers(any_url, name, numPartitions="1")
+    first = consumer.next(consumer.initial, 10, prefetch=50)
+    consumer.plan(consumer.initial, first)
+    eventually(lambda: reserved(any_url, name), {1: 10, 2: 50})
+    second = consumer.next(first, 10)
+    assert (second["rows"], second["by"]) == ([10], first["by"] + 1), "no tag names two reservations"
+    assert reserved(any_url, name) == {2: 10}
+    with Queue(any_url, name) as queue:
+        assert queue.sizes().ready == 40
+        tries = {one.tries for one in queue.peek(100)}
+    assert tries == {0}, "a release is no failure"
+    consumer.plan(first, second)
+    assert sum(consumer.next(second, 100)["rows"]) == 40
+
+
 # --- what is reserved, and what is started --------------------------------------------------------
 
 

@@ -60,6 +60,23 @@ def test_sizes_grow_from_the_first_and_settle():
     assert all(100_000 < one < 230_000 for one in rows[6:])
 
 
+def test_a_first_batch_that_ends_at_a_whole_second_is_no_reason_for_care():
+    """It looks like one that waited for a trigger of 1 s."""
+    process = Process()
+    process.now = 1_000_000.0
+    process.batch(per_row=0, fixed=1.0)
+    assert process.batch() > 8 * FIRST_ROWS
+
+
+def test_after_a_restart_the_batch_ahead_is_not_the_largest():
+    first = Process()
+    for _ in range(8):
+        rows = first.batch()
+    again = Process(start=first.start)
+    size = again.pacer.next_size(first.start, MAX_ROWS)
+    assert size.rows == rows and size.following < 2 * rows
+
+
 def test_waits_for_messages_are_no_work():
     process = Process()
     for _ in range(12):

@@ -50,12 +50,12 @@ def test_available_now_takes_all_that_is_ready_and_commits_it(q_any):
 
 @admission
 def test_batches_find_their_size(q):
-    q.push([{"n": n} for n in range(40_000)])
+    q.push([{"n": n} for n in range(3 * FIRST_ROWS)])
     frame = q.stream(numPartitions="1", targetBatchDuration="60s")
     query = q.run(frame, lambda df, i: df.write.format("noop").mode("append").save(), {"availableNow": True})
     query.awaitTermination()
     batches = [one for one in query.recentProgress if one["numInputRows"]]
-    assert [one["numInputRows"] for one in batches] == [FIRST_ROWS, 30_000]
+    assert [one["numInputRows"] for one in batches] == [FIRST_ROWS, 2 * FIRST_ROWS]
     sizes = [json.loads(one["sources"][0]["endOffset"])["size"] for one in batches]
     assert sizes[0] == FIRST_ROWS and sizes[1] > 30_000
     assert "size" not in json.loads(batches[0]["sources"][0]["latestOffset"])
