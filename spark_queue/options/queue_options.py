@@ -299,7 +299,7 @@ class QueueOptions:
         return cls(**chosen)
 
     def partition_limits(self, cores: int) -> tuple[int, int]:
-        """Return the maximum and minimum number of partitions of a batch on so many `cores`."""
+        """Return the maximum and minimum number of partitions of a batch, by `cores`."""
         minimum = self.min_partitions or 1
         return self.num_partitions or max(cores, minimum), minimum
 

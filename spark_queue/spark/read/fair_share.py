@@ -36,7 +36,7 @@ class FairShare:
             self._others, self._counted_at = len(alive), now
         self.rows = MAX_ROWS
         if self._others:
-            # Half of what is missing to an equal part: so the first one to ask does not get more.
+            # Half of the difference to an equal part: so the first one to ask does not get more.
             parts = 2 * (1 + self._others)
             ready = store.ready(self._queue, limit * parts, before=before)
             part = (ready + recent) // (1 + self._others)
