@@ -329,19 +329,22 @@ def session(name: str, master: str | None = None, *, debug: bool = False) -> Spa
         from pyspark.java_gateway import launch_gateway
         from pyspark.sql import SparkSession
 
+        from spark_queue.spark import register
         from spark_queue.spark.checkpoints import checkpoint_conf
     except ModuleNotFoundError as error:
         raise UsageError(f"{error}; install Spark with: pip install 'spark-queue[spark]'") from error
     builder = SparkSession.builder.appName(name)
     if SUBMITTED or SparkContext._active_spark_context is not None:
-        return registered(builder.getOrCreate())
+        register(spark := builder.getOrCreate())
+        return spark
     if not shutil.which(f"{os.environ['JAVA_HOME']}/bin/java" if os.environ.get("JAVA_HOME") else "java"):
         raise UsageError("Spark needs Java 17 or later: install it, or set JAVA_HOME to its folder")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers run python3 otherwise
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    conf = SparkConf(loadDefaults=False).setMaster(master or "local[*]").setAppName(name)
+    master = master or "local[*]"
+    conf = SparkConf(loadDefaults=False).setMaster(master).setAppName(name)
     conf.set("spark.ui.enabled", "false").set("spark.ui.showConsoleProgress", "false")
-    if conf.get("spark.master").startswith("local"):  # type: ignore[union-attr]
+    if master.startswith("local"):
         conf.setAll(list(checkpoint_conf().items()))
     with tempfile.NamedTemporaryFile("w", suffix=".properties") as logging:
         if not debug:  # errors are raised as exceptions
@@ -351,15 +354,8 @@ def session(name: str, master: str | None = None, *, debug: bool = False) -> Spa
         # Spark gets its own process group: Ctrl-C is for the job, which then stops Spark.
         gateway = launch_gateway(conf, {"process_group": 0})  # type: ignore[no-untyped-call]
         SparkContext._ensure_initialized(gateway=gateway, conf=conf)
-        return registered(builder.config(conf=conf).getOrCreate())
-
-
-def registered(spark: SparkSession) -> SparkSession:
-    """Return a session that knows `format("queue")`, and how many cores its cluster has."""
-    from spark_queue.spark import register
-
-    register(spark)
-    return spark
+        register(spark := builder.config(conf=conf).getOrCreate())
+        return spark
 
 
 # --- from the command line to the exit code -------------------------------------------------------

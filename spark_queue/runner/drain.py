@@ -17,10 +17,9 @@ def run_in_order(
 
     A step waits while another runs that may write messages for it: so it has a few large batches.
     The steps of a cycle do not wait for one another. Messages that are due while any step runs are
-    processed, too. `run`, in a thread, runs the step of a name to
-    its end, and returns the queues that got messages, as `ns/queue`. If it raises `QueueError`,
-    that step does not run again. The others go on, and the first of these errors is raised at the
-    end.
+    processed, too. `run`, in a thread, runs the step of a name to its end, and returns the queues
+    that got messages, as `ns/queue`. If it raises `QueueError`, that step does not run again. The
+    others go on, and the first of these errors is raised at the end.
     """
     order = StepOrder(steps)
     sources = {name: set(map(str, one.sources)) for name, one in steps.items()}

@@ -78,10 +78,10 @@ def test_two_processes_on_one_checkpoint_lose_and_duplicate_nothing(any_url, nam
             queue_is_drained(store, name, out, 5)
             queue.push_many([{"n": n} for n in range(5, 10)])
             second = start(tmp_path, *arguments, "no")
-            told = second.communicate(timeout=120)
-            assert "FileSystemBasedCheckpointFileManager" in told[0]
+            output, errors = second.communicate(timeout=120)
+            assert "FileSystemBasedCheckpointFileManager" in output
             assert second.returncode, "the second query was not refused"
-            assert "second query" in told[1] or "is running" in told[1], told[1][-3000:]
+            assert "second query" in errors or "is running" in errors, errors[-3000:]
             queue_is_drained(store, name, out, 10)
             assert first.poll() is None, "the first query goes on"
         finally:

@@ -685,14 +685,20 @@ def test_the_lease_of_what_is_reserved_ahead_is_renewed(sqlite_url, name, consum
     assert consumer.owned.lease_renewer._renew_at == {}, "from now on it may be held without an end"
 
 
+def with_a_batch_ahead(url, name, consumers, total, limit, ahead):
+    """Return a consumer that works on a batch and has reserved the next one, and the end of the batch."""
+    with Queue(url, name) as queue:
+        queue.push_many(list(range(total)))
+    consumer = consumers(url, name, numPartitions="1")
+    first = consumer.next(consumer.initial, limit, prefetch=ahead)
+    consumer.plan(consumer.initial, first)
+    eventually(lambda: reserved(url, name), {1: limit, 2: ahead})
+    return consumer, first
+
+
 def test_a_batch_ahead_that_is_smaller_than_the_limit_is_a_full_one(any_url, name, consumers):
     """Sizes differ from batch to batch: without this, half of the batches would not be reserved ahead."""
-    with Queue(any_url, name) as queue:
-        queue.push_many(list(range(40)))
-    consumer = consumers(any_url, name, numPartitions="1")
-    first = consumer.next(consumer.initial, 20, prefetch=5)
-    consumer.plan(consumer.initial, first)
-    eventually(lambda: reserved(any_url, name), {1: 20, 2: 5})
+    consumer, first = with_a_batch_ahead(any_url, name, consumers, 40, 20, 5)
     second = consumer.next(first, 20, prefetch=10)
     assert second["rows"] == [5]
     consumer.plan(first, second)
@@ -700,12 +706,7 @@ def test_a_batch_ahead_that_is_smaller_than_the_limit_is_a_full_one(any_url, nam
 
 
 def test_a_batch_ahead_that_is_far_too_large_is_released(any_url, name, consumers):
-    with Queue(any_url, name) as queue:
-        queue.push_many(list(range(60)))
-    consumer = consumers(any_url, name, numPartitions="1")
-    first = consumer.next(consumer.initial, 10, prefetch=50)
-    consumer.plan(consumer.initial, first)
-    eventually(lambda: reserved(any_url, name), {1: 10, 2: 50})
+    consumer, first = with_a_batch_ahead(any_url, name, consumers, 60, 10, 50)
     second = consumer.next(first, 10)
     assert (second["rows"], second["by"]) == ([10], first["by"] + 1), "no tag names two reservations"
     assert reserved(any_url, name) == {2: 10}
