@@ -60,12 +60,12 @@ class StoreUrl(NamedTuple):
     def _has_no_secret(self) -> bool:
         """Return whether no parameter can be a part of a password.
 
-        One may be if the rest of the URL cannot be parsed or has a secret, or if a value has an
-        `@`.
+        One may be if the rest of the URL cannot be parsed or has a secret. So may a value with `@`
+        or `:`, since it may be a URL in the wrong place.
         """
         head, _, query = mask(self.url).partition("?")
         hides_part = "…" in head or head == HIDDEN or re.search(r"…|\*\*\*", query)
-        return not hides_part and not any("@" in one for one in self.parameters.values())
+        return not hides_part and not any(re.search("[@:]", one) for one in self.parameters.values())
 
     def with_layout(self, layout: str) -> str:
         """Return the URL with this layout. Raises `OptionError` if the URL has another one."""

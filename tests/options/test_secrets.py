@@ -393,6 +393,7 @@ CALLS = [
 @settings(max_examples=40)
 @example(urls=[f"redis:/user:{ONE}@host"], call="peek redis://h/0 q --limit U")
 @example(urls=[f"redis:/user:{ONE}@host", f"redis://user:{ONE}"], call="serve --graph U")
+@example(urls=[f"sqlite://user:{ONE}"], call="--layout U size redis://h/0")
 @given(urls=urls(*(one for one in MALFORMED if one != "{s}"), step=100), call=st.sampled_from(CALLS))
 def test_the_command_line_shows_no_secret(urls, call):
     for url in urls:
