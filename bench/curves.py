@@ -21,10 +21,13 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import ClassVar
 
-from common import STORES, check, fill, payloads, turns
+from common import STORES, check, documents, fill, payloads, turns
 
-from spark_queue import open_store
+from spark_queue import Buckets, open_store
+from spark_queue.messages.buckets import Layout
+from spark_queue.messages.ids import new_id_array
 from spark_queue.stores.base import Store
+from spark_queue.stores.types import COUNT_LIMIT
 
 #: Operations that are timed per call. All others are timed per message.
 CALLS = ("reserve one", "first reserve", "reserve a hundred", "sizes")
@@ -34,6 +37,9 @@ SINGLE_RESERVES, SIZES_READS = 20, 5
 
 #: Ready messages in addition to those of the curve.
 READY = 10_000
+
+#: Messages per push when a queue is filled: ten full buckets.
+PART = 10 * Buckets().size
 
 #: Messages per reserve of a consumer.
 CONSUMER_BATCH = 100
@@ -60,11 +66,12 @@ THREADS = 8
 class Point:
     """A queue of its own, in the given database or, for SQLite, in a file of its own."""
 
-    def __init__(self, url: str, folder: Path) -> None:
+    def __init__(self, url: str, folder: Path, layout: Layout = "single") -> None:
         self.queue = f"bench{uuid.uuid4().hex[:8]}"
         self._file = folder / f"{self.queue}.db" if url.startswith("sqlite:") else None
         self.url = f"sqlite:///{self._file}" if self._file else url
         self.store: Store = open_store(self.url, retry_timeout=TIMEOUT_S * 1000)
+        self.store.layout = layout
 
     def close(self) -> None:
         """Remove the queue."""
@@ -86,6 +93,9 @@ class Curve(ABC):
     #: Size, by store, from which a curve takes long or needs server settings: only with --full.
     heavy: ClassVar[Mapping[str, int]] = {}
 
+    #: How the queue keeps its messages.
+    layout: ClassVar[Layout] = "single"
+
     def __init__(self, url: str, folder: Path, batch: int) -> None:
         self.url, self.folder, self.batch = url, folder, batch
         self.points: dict[int, Point] = {}
@@ -106,7 +116,7 @@ class Curve(ABC):
     def prepare(self, sizes: Sequence[int]) -> None:
         """Create the points."""
         for size in sizes:
-            self.points[size] = Point(self.url, self.folder)
+            self.points[size] = Point(self.url, self.folder, self.layout)
             self.fill(self.points[size], size)
 
     @abstractmethod
@@ -137,6 +147,17 @@ class Backlog(Curve):
 
     def fill(self, point: Point, size: int) -> None:
         push_documents(point, size)
+
+
+class Bucketed(Backlog):
+    """Messages that are ready, in buckets. A reserve of a few would split one, so only the sizes are read."""
+
+    axis = "messages ready, in buckets"
+    sizes = (100_000, 1_000_000, 10_000_000, 100_000_000)
+    layout = Buckets()
+
+    def measure(self, point: Point, size: int) -> dict[str, float]:
+        return {"sizes": read_sizes(point)}
 
 
 class Scheduled(Curve):
@@ -258,6 +279,7 @@ class Dead(Curve):
 
 CURVES: dict[str, type[Curve]] = {
     "backlog": Backlog,
+    "buckets": Bucketed,
     "scheduled": Scheduled,
     "queues": Queues,
     "consumers": Consumers,
@@ -285,7 +307,6 @@ def cycle(point: Point, texts: Sequence[bytes]) -> dict[str, float]:
     store, queue, tag = point.store, point.queue, f"bench-{uuid.uuid4().hex[:8]}"
     n = len(texts) - SINGLE_RESERVES
     ones: list[float] = []
-    sizes: list[float] = []
     for number in range(SINGLE_RESERVES):
         with clock() as one:
             check(sum(store.reserve(queue, f"{tag}/{number}", 1)), 1)
@@ -299,19 +320,30 @@ def cycle(point: Point, texts: Sequence[bytes]) -> dict[str, float]:
         check(store.commit(queue, f"{tag}/many"), n)
     with clock() as push:
         fill(store, queue, texts)
+    each = {"reserve": reserve() / n, "fetch": fetch() / n, "commit": commit() / n, "push": push() / len(texts)}
+    return {"reserve one": statistics.median(ones), **each, "sizes": read_sizes(point)}
+
+
+def read_sizes(point: Point) -> float:
+    """Return the median seconds of a count for the progress of a query."""
+    times: list[float] = []
     for _ in range(SIZES_READS):
         with clock() as one:
-            store.sizes(queue)
-        sizes.append(one())
-    each = {"reserve": reserve() / n, "fetch": fetch() / n, "commit": commit() / n, "push": push() / len(texts)}
-    return {"reserve one": statistics.median(ones), **each, "sizes": statistics.median(sizes)}
+            point.store.sizes(point.queue, COUNT_LIMIT)
+        times.append(one())
+    return statistics.median(times)
 
 
 def push_documents(point: Point, n: int, delay: int | None = None) -> None:
-    """Push `n` messages of 100 bytes in parts: ten million do not fit into memory."""
-    part = 100_000
-    for first in range(0, n, part):
-        fill(point.store, point.queue, payloads(min(part, n - first)), delay)
+    """Push `n` messages of 100 bytes in parts: ten million do not fit into memory.
+
+    The parts have the same payloads, made once, and ids of their own.
+    """
+    made = documents(payloads(min(PART, n)), delay)
+    column = made.schema.get_field_index("id")
+    for first in range(0, n, PART):
+        rows = made.slice(0, min(PART, n - first))
+        point.store.push(point.queue, rows.set_column(column, made.schema.field(column), new_id_array(rows.num_rows)))
 
 
 def in_threads(work: Callable[..., object], items: Sequence[object]) -> None:

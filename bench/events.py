@@ -10,6 +10,7 @@ A query drains a queue of events (`availableNow`, two partitions, batches of 20,
   Spark of any work in its workers
 * executors: each reads an event, calls a function, writes the log and settles the event with its
   outcome
+* executors by default: the same with default options, in batches that find their size
 
 All ways run in each round, and the result is the median of the ratios within a round. The first
 batch of a query is not counted, because it starts the workers.
@@ -40,7 +41,9 @@ from spark_queue.events.spark_query import ExecutorQuery
 WANTED = 0.5
 BATCH = 20_000
 SOURCE, TYPE = "http://example.org/flights", "landed"
-WAYS = ("drain", "drain with history", "drain through Python", "executors")
+EXECUTORS, BY_DEFAULT = "executors", "executors by default"
+DRAINS = ("drain", "drain with history", "drain through Python")
+WAYS = (*DRAINS, EXECUTORS, BY_DEFAULT)
 
 
 def measure(spark: SparkSession, url: str, folder: Path, n: int, way: str) -> float:
@@ -54,8 +57,9 @@ def measure(spark: SparkSession, url: str, folder: Path, n: int, way: str) -> fl
     nothing = Executor(SOURCE, TYPE, "spark_queue.events.examples:nothing")
     with Events(url, queue, executors=[nothing]) as events:
         checkpoint = str(folder / f"checkpoint-{queue}")
-        if way == "executors":
-            executors = ExecutorQuery(events, checkpoint, batch=BATCH, parallel=2)
+        if way in (EXECUTORS, BY_DEFAULT):
+            tuned = {"batch": BATCH, "parallel": 2} if way == EXECUTORS else {}
+            executors = ExecutorQuery(events, checkpoint, **tuned)
             query = executors.run(spark, available_now=True, restarts=0)
         else:
             query = drained(spark, url, queue, checkpoint, way)
@@ -65,7 +69,7 @@ def measure(spark: SparkSession, url: str, folder: Path, n: int, way: str) -> fl
             events.store.drop(one)
     batches = [one for one in query.recentProgress if one["numInputRows"]][1:]
     took: float = sum(one["durationMs"]["triggerExecution"] for one in batches) / 1000
-    return n / took
+    return sum(one["numInputRows"] for one in batches) / took
 
 
 def drained(spark: SparkSession, url: str, queue: str, checkpoint: str, way: str) -> StreamingQuery:
@@ -106,7 +110,7 @@ def main() -> int:
                 say(f"{'round ' + str(number) if number else 'warm-up'} {scheme}: {shown}")
             rates = {way: statistics.median(one[way] for one in rounds) for way in WAYS}
             ratios = {
-                way: round(statistics.median(one["executors"] / one[way] for one in rounds), 2) for way in WAYS[:-1]
+                way: round(statistics.median(one[EXECUTORS] / one[way] for one in rounds), 2) for way in DRAINS
             }
             results["stores"][scheme] = {"events/s": {way: round(rate) for way, rate in rates.items()}, "of": ratios}
     spark.stop()
@@ -121,10 +125,10 @@ def main() -> int:
 
 def table(stores: dict[str, Any]) -> Table:
     """Return events per second by store and way, and the ratio of executors to each other way."""
-    heads = ("store", *(f"{way}/s" for way in WAYS), *(f"of a {way}" for way in WAYS[:-1]), "wanted of a drain")
+    heads = ("store", *(f"{way}/s" for way in WAYS), *(f"of a {way}" for way in DRAINS), "wanted of a drain")
     rows = []
     for store, one in stores.items():
-        rates, ratios = (f"{one['events/s'][way]:,}" for way in WAYS), (f"{one['of'][way]:.2f}" for way in WAYS[:-1])
+        rates, ratios = (f"{one['events/s'][way]:,}" for way in WAYS), (f"{one['of'][way]:.2f}" for way in DRAINS)
         rows.append((store, *rates, *ratios, str(WANTED)))
     return [heads, *rows]
 

@@ -6,7 +6,7 @@
     python bench/growth.py --only redis --curve dead
     # no larger size: a quick run
     python bench/growth.py --most 100000
-    # also ten million messages; write the results, and update docs/benchmarks.md
+    # also ten million messages, and a hundred million in buckets; write the results, and update docs/benchmarks.md
     python bench/growth.py --full --json results.json --docs
     # also ten thousand queues in MongoDB, which needs `ulimit -n` 64000
     python bench/growth.py --curve queues --full
@@ -14,6 +14,7 @@
 Curves:
 
 * backlog: messages that are ready
+* buckets: the same, in buckets
 * scheduled: scheduled messages, in addition to ready ones
 * queues: queues in one database
 * consumers: processes on one queue
@@ -31,7 +32,7 @@ Operations:
 * reserve one: a reserve of one message, median of twenty
 * first reserve: the first reserve after leases have expired
 * reserve, fetch, commit, push: of a batch of messages
-* sizes: the sizes that Spark reads after each batch
+* sizes: the sizes that a query counts for its progress, to a limit, at most once a second
 * reserve a hundred, drain: consumers reserve, fetch and commit a hundred messages at a time
 
 The servers are those of SPARK_QUEUE_MONGODB_URL and SPARK_QUEUE_REDIS_URL, or of `make services`.

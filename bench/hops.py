@@ -31,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from common import STORES, arguments, databases, keep, say, session, setup, turns
 from pyspark.sql import SparkSession
 from report import Table, aligned, piped, renew
+from rules import renew_rules
 
 from spark_queue import Queue
 from spark_queue.graph.model import Destination, Exchange, Graph, Namespace, Place
@@ -142,6 +143,7 @@ def main() -> None:
     if args.docs:
         text = f"Measured: {setup(spark)}, medians of {args.rounds} rounds of {args.messages} messages."
         renew("hops", "\n".join([text, "", *piped(table), "", cold_text]))
+        renew_rules()
 
 
 if __name__ == "__main__":

@@ -67,8 +67,8 @@ LAYOUTS = {
     "rfq": Layout("redis", ("rfq",), 10, wakes=False),
 }
 
-#: The name of our side in the results.
-OURS = "Spark"
+#: The name of our side in the results, with batches of a fixed size and with default options.
+OURS, DEFAULT = "Spark", "Spark, default options"
 
 
 @dataclass
@@ -80,22 +80,21 @@ class Found:
 
     def best(self) -> str:
         """Return the fastest of the peers."""
-        names = [one for one in self.rates[0] if one != OURS]
+        names = [one for one in self.rates[0] if one not in (OURS, DEFAULT)]
         return max(names, key=lambda one: statistics.median(rates[one] for rates in self.rates))
 
-    def times(self) -> float:
-        """Return the rate of Spark relative to the fastest peer."""
-        best = self.best()
-        return statistics.median(one[OURS] / one[best] for one in self.rates)
+    def times(self, ours: str, other: str) -> float:
+        """Return the rate of one side relative to another."""
+        return statistics.median(one[ours] / one[other] for one in self.rates)
 
 
-def by_spark(ways: Ways, layout: Layout, n: int) -> float:
-    """Return the messages per second that Spark drains."""
+def by_spark(ways: Ways, layout: Layout, n: int, *, fixed: bool) -> float:
+    """Return the messages per second that Spark drains, with batches of a fixed size or by default."""
     queue = f"bench{uuid.uuid4().hex[:8]}"
     with open_store(ways.url) as store:
         try:
             fill(store, queue, payloads(n + BESIDE * layout.trigger))
-            return ways.drained(queue, Through(2), n, layout.trigger).rate
+            return ways.drained(queue, Through(2), n, layout.trigger, fixed=fixed).rate
         finally:
             store.drop(queue)
 
@@ -164,12 +163,17 @@ def client_waits(url: str, n: int) -> list[float]:
 
 def tables(found: dict[str, Found]) -> list[Table]:
     """Return the tables of rates and, if measured, of latency."""
-    drains: Table = [("layout", "its own programs", "drain", "Spark drains", "times as fast", "wanted")]
+    drains: Table = [
+        ("layout", "its own programs", "drain", "Spark drains", "times as fast", "wanted", "default options", "of tuned")
+    ]
     waits: Table = [("ms: median, 99th percentile", "keuss", "our client")]
     for name, one in found.items():
         best = one.best()
-        rates = [f"{statistics.median(rates[who] for rates in one.rates):,.0f}/s" for who in (best, OURS)]
-        drains.append((name, best, *rates, f"{one.times():.1f}", f"{LAYOUTS[name].wanted:g}"))
+        theirs, tuned, default = (
+            f"{statistics.median(rates[who] for rates in one.rates):,.0f}/s" for who in (best, OURS, DEFAULT)
+        )
+        times, of_tuned = f"{one.times(OURS, best):.1f}", f"{one.times(DEFAULT, OURS):.2f}"
+        drains.append((name, best, theirs, tuned, times, f"{LAYOUTS[name].wanted:g}", default, of_tuned))
         if one.waits:
             waits.append((name, *(median_and_p99(one.waits[who]) for who in ("keuss", OURS))))
     return [drains, waits] if len(waits) > 1 else [drains]
@@ -205,7 +209,10 @@ def main() -> int:
                 url = urls[layout.store]
                 ours = StoreUrl.parse(url).with_layout(name)
                 ways = Ways(spark, layout.store, ours, Path(folder))
-                steps: dict[str, Callable[[], float]] = {OURS: partial(by_spark, ways, layout, 3 * layout.trigger)}
+                steps: dict[str, Callable[[], float]] = {
+                    who: partial(by_spark, ways, layout, 3 * layout.trigger, fixed=who == OURS)
+                    for who in (OURS, DEFAULT)
+                }
                 if number:
                     steps |= {peer: partial(by_peer, peer, args.messages) for peer in layout.peers}
                 rates = {who: steps[who]() for who in turns(list(steps), number)}

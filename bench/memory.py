@@ -32,20 +32,20 @@ from report import Table, aligned, piped, renew
 #: Seconds between two samples of the memory.
 SAMPLE_S = 0.05
 
-#: Maximum messages of a micro-batch.
-BATCHES = (10_000, 50_000, 250_000)
+#: `maxRecordsPerTrigger`.
+BATCHES = ("auto", "10000", "50000", "250000")
 
 #: Divisors of --messages for the smaller and the larger backlog. MongoDB is slow to fill.
 PARTS = dict.fromkeys(STORES, (10, 1)) | {"mongodb": (10, 5)}
 
-#: Backlog and batch.
-Size = tuple[int, int]
+#: Backlog and `maxRecordsPerTrigger`.
+Size = tuple[int, str]
 
 #: Peak bytes of READER, and of the largest of the WORKERS.
 Peaks = dict[str, int]
 
 
-def drain(url: str, folder: Path, backlog: int, batch: int) -> tuple[str, Peaks]:
+def drain(url: str, folder: Path, backlog: int, batch: str) -> tuple[str, Peaks]:
     """Drain `backlog` messages in batches. Return the setup and the peaks."""
     peaks: Peaks = {READER: 0, WORKERS: 0}
     spark = session()
@@ -80,11 +80,11 @@ def resident() -> Iterator[tuple[str, int]]:
 
 def table(found: dict[str, dict[Size, Peaks]]) -> Table:
     """Return the peaks of each store by backlog and batch, and the ratio of largest to smallest."""
-    made: Table = [("peak", "backlog", "batch", "the reader", "the largest worker")]
+    made: Table = [("peak", "backlog", "maxRecordsPerTrigger", "the reader", "the largest worker")]
     for store, peaks in found.items():
         for (backlog, batch), one in peaks.items():
             sizes = (f"{one[name] / 2**20:,.0f} MB" for name in (READER, WORKERS))
-            made.append((store, f"{backlog:,}", f"{batch:,}", *sizes))
+            made.append((store, f"{backlog:,}", batch, *sizes))
         times = (f"{one:.2f}" for one in spread(peaks).values())
         made.append((f"{store}: largest to smallest", "", "", *times))
     return made
@@ -100,7 +100,7 @@ def median(rounds: list[dict[Size, Peaks]]) -> dict[Size, Peaks]:
     """Return the medians of all rounds, ordered by size."""
     return {
         size: {name: round(statistics.median(one[size][name] for one in rounds)) for name in (READER, WORKERS)}
-        for size in sorted(rounds[0])
+        for size in sorted(rounds[0], key=lambda one: (one[0], BATCHES.index(one[1])))
     }
 
 
@@ -119,7 +119,7 @@ def main() -> int:
                 for size in turns(sizes, number):
                     ran, peaks[size] = drain(url, Path(name), *size)
                     shown = ", ".join(f"{one} {taken / 2**20:,.0f} MB" for one, taken in peaks[size].items())
-                    say(f"round {number + 1} {store}: {size[0]:,} in batches of {size[1]:,}: {shown}")
+                    say(f"round {number + 1} {store}: {size[0]:,} in batches of {size[1]}: {shown}")
                 rounds.setdefault(store, []).append(peaks)
     found = {store: median(of_store) for store, of_store in rounds.items()}
     print(ran, *aligned(table(found)), sep="\n")

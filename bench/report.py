@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from common import ROOT
-from ways import BESIDE_PEERS, CEILING, LARGE_CEILING, RAW, WHO, ceiling_of
+from ways import BESIDE_PEERS, CEILING, DEFAULT_DRAIN, DRAIN, LARGE_CEILING, PUSH, RAW, WHO, ceiling_of
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 PICTURES = ROOT / "docs" / "pictures"
@@ -16,6 +16,9 @@ PICTURES = ROOT / "docs" / "pictures"
 CPU = ("client CPU (s)", "server CPU (s)")
 PEAK = "peak memory (MB)"
 HEAD = ("messages/s", "of the bare driver", "of Spark's ceiling", *CPU, PEAK)
+
+#: Further columns of drains: the same with default options, and that relative to the tuned drain.
+DEFAULT_HEAD = ("default options", "default, of tuned")
 PEERS_HEAD = (
     "jobs", "pushed/s", *CPU, "drained/s", *CPU, PEAK, *(f"times as fast: Spark, {one}" for one in BESIDE_PEERS)
 )  # fmt: skip
@@ -54,8 +57,8 @@ class Results:
 
     def times(self, store: str, peer: str) -> dict[str, float]:
         """Return, by layout, the rate at which Spark drains a queue relative to this peer."""
-        drain = f"{peer}, drain"
-        return {layout: round(self.ratio(store, f"{who}, drain", drain), 1) for layout, who in BESIDE_PEERS.items()}
+        drain = f"{peer}, {DRAIN}"
+        return {layout: round(self.ratio(store, f"{who}, {DRAIN}", drain), 1) for layout, who in BESIDE_PEERS.items()}
 
     def who(self, store: str) -> list[str]:
         """Return the names of all measured ways, without peers."""
@@ -65,34 +68,44 @@ class Results:
         """Return the rate of each of our ways relative to the bare driver, by store."""
         return {
             store: {
-                f"{who}, {what}": round(self.ratio(store, f"{who}, {what}", f"{RAW}, {what}"), 3)
+                f"{who}, {what}": round(self.ratio(store, f"{who}, {what}", f"{RAW}, {of}"), 3)
                 for who in self.who(store)
                 if who not in (RAW, CEILING, LARGE_CEILING)
-                for what in ("push", "drain")
+                for what, of in ((PUSH, PUSH), (DRAIN, DRAIN), (DEFAULT_DRAIN, DRAIN))
+                if f"{who}, {what}" in self.rounds[store][0]
             }
             for store in self.rounds
         }
 
 
 def rows(found: Results, store: str, what: str) -> Table:
-    """Return the table of one store for `push` or `drain`."""
-    made: Table = [(what, *HEAD)]
+    """Return the table of one store for PUSH or DRAIN."""
+    made: Table = [(what, *HEAD, *(DEFAULT_HEAD if what == DRAIN else ()))]
     for who in found.who(store):
         way = f"{who}, {what}"
         of = [found.ratio(store, way, f"{other}, {what}") for other in (RAW, ceiling_of(who))]
-        made.append((who, _rate(found, store, way), *(f"{one:.2f}" for one in of), *_costs(found, store, way)))
+        row = (who, _rate(found, store, way), *(f"{one:.2f}" for one in of), *_costs(found, store, way))
+        made.append((*row, *_by_default(found, store, who)) if what == DRAIN else row)
     return made
+
+
+def _by_default(found: Results, store: str, who: str) -> tuple[str, str]:
+    """Return the cells of DEFAULT_HEAD, empty for a way without micro-batches."""
+    way = f"{who}, {DEFAULT_DRAIN}"
+    if way not in found.rounds[store][0]:
+        return "", ""
+    return _rate(found, store, way), f"{found.ratio(store, way, f'{who}, {DRAIN}'):.2f}"
 
 
 def peer_rows(found: Results, store: str) -> Table:
     """Return the table of the peers on one store."""
     made: Table = [("peer", *PEERS_HEAD)]
     for name, peer in found.peers[store].items():
-        *costs, _ = _costs(found, store, f"{name}, push")
+        *costs, _ = _costs(found, store, f"{name}, {PUSH}")
         times = [f"{one:,.1f}" for one in found.times(store, name).values()]
         made.append((
-            name, f"{peer['jobs']:,}", _rate(found, store, f"{name}, push"), *costs,
-            _rate(found, store, f"{name}, drain"), *_costs(found, store, f"{name}, drain"), *times,
+            name, f"{peer['jobs']:,}", _rate(found, store, f"{name}, {PUSH}"), *costs,
+            _rate(found, store, f"{name}, {DRAIN}"), *_costs(found, store, f"{name}, {DRAIN}"), *times,
         ))  # fmt: skip
     return made
 
@@ -108,7 +121,7 @@ def _costs(found: Results, store: str, way: str) -> list[str]:
 
 
 def _tables(found: Results, store: str) -> list[Table]:
-    tables = [rows(found, store, what) for what in ("push", "drain")]
+    tables = [rows(found, store, what) for what in (PUSH, DRAIN)]
     return [*tables, peer_rows(found, store)] if found.peers.get(store) else tables
 
 

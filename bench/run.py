@@ -15,7 +15,8 @@ ratios, not rates.
 
 A message is one record and 100 bytes of JSON. Clients work in batches of 10,000. Spark drains
 batches of 50,000 on MongoDB, and 250,000 on SQLite and Redis, which have five times as many
-messages. Its sink does nothing, and the first batch is not counted, because it starts the workers.
+messages, and, by default, batches that find their size. Its sink does nothing, and the first batch
+is not counted, because it starts the workers.
 Spark's ceiling is a source in Python that has the same rows at once, and a sink that drops them.
 
 Peers are other work queues on the same servers. Their jobs do nothing, and they are set up as their
@@ -45,7 +46,8 @@ from charts import draw_all
 from common import STORES, arguments, databases, keep, say, session, setup, turns
 from measured import Measured
 from report import Results, as_markdown, as_text, renew
-from ways import Way, Ways
+from rules import renew_rules
+from ways import DRAIN, PUSH, Way, Ways
 
 from tests.services import service_urls
 
@@ -71,7 +73,7 @@ def of_peer(found: Results, store: str, name: str) -> dict[str, Measured]:
         del found.peers[store][name]
         return {}
     found.peers[store][name]["version"] = run.version
-    return {f"{name}, push": run.push, f"{name}, drain": run.drain}
+    return {f"{name}, {PUSH}": run.push, f"{name}, {DRAIN}": run.drain}
 
 
 def chosen(names: Sequence[str] | None, stores: Sequence[str]) -> dict[str, list[str]]:
@@ -141,6 +143,7 @@ def main() -> int:
     keep(args.json, found.as_json())
     if args.docs:
         renew("measured", as_markdown(found))
+        renew_rules()
         draw_all()
     return 1 if found.failed else 0
 

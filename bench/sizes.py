@@ -31,6 +31,7 @@ from common import STORES, arguments, check, databases, fill, keep, payloads, sa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from report import Table, aligned, piped, renew
+from rules import renew_rules
 
 from spark_queue import open_store
 
@@ -220,6 +221,7 @@ def main() -> None:
     keep(args.json, results)
     if args.docs:
         renew("sizes", "\n".join(text))
+        renew_rules()
 
 
 if __name__ == "__main__":

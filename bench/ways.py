@@ -33,9 +33,13 @@ BUCKETS_SCALE = 10
 BESIDE = 3
 
 
+#: What is measured. A drain of Spark has batches of a fixed size; by default they find their size.
+PUSH, DRAIN, DEFAULT_DRAIN = "push", "drain", "drain by default"
+
+
 @dataclass(frozen=True)
 class Way:
-    """One way, `who`, to do one thing: `what` is push or drain."""
+    """One way, `who`, to do one thing: `what` is PUSH, DRAIN or DEFAULT_DRAIN."""
 
     who: str
     what: str
@@ -65,6 +69,11 @@ OURS = {
 WHO = (RAW, *OURS, CEILING, LARGE_CEILING)
 
 
+def has_default(who: str) -> bool:
+    """Return whether this way drains in micro-batches, and so also with batches that find their size."""
+    return who in OURS and OURS[who].partitions > 0
+
+
 def ceiling_of(who: str) -> str:
     """Return the ceiling of Spark in batches of the same size."""
     return LARGE_CEILING if who == LARGE_CEILING or in_buckets(who) else CEILING
@@ -91,7 +100,8 @@ class Ways:
 
     def names(self) -> list[Way]:
         """Return all ways, pushes first."""
-        return [Way(who, what) for what in ("push", "drain") for who in WHO]
+        defaults = [Way(who, DEFAULT_DRAIN) for who in WHO if has_default(who)]
+        return [*(Way(who, what) for what in (PUSH, DRAIN) for who in WHO), *defaults]
 
     def measure(self, way: Way, n: int) -> Measured:
         """Measure a way with `n` messages, times its scale."""
@@ -101,12 +111,12 @@ class Ways:
         if way.who == RAW:
             return self._raw(way.what, n)
         if way.who in (CEILING, LARGE_CEILING):
-            return self._push_ceiling(n) if way.what == "push" else self._drain_ceiling(n, TRIGGER * scale)
+            return self._push_ceiling(n) if way.what == PUSH else self._drain_ceiling(n, TRIGGER * scale)
         how = OURS[way.who]
         with open_store(self.url) as store:
             store.layout = how.layout
             try:
-                if way.what == "push":
+                if way.what == PUSH:
                     push = self._spark_push if how.partitions else self._client_push
                     measured = push(way, store, queue, n)
                     check(store.sizes(queue).ready, n)
@@ -133,7 +143,7 @@ class Ways:
         texts = payloads(n)
         raw = raw_of(self.scheme, self.url, self.folder)
         try:
-            if what == "push":
+            if what == PUSH:
                 return self._metered(n, tree=False, work=lambda: raw.push(texts))
             raw.push(texts)
             return self._metered(n, tree=False, work=lambda: check(drain(raw), n))
@@ -172,11 +182,16 @@ class Ways:
         how = OURS[way.who]
         trigger = TRIGGER * self._scale(way)
         fill(store, queue, payloads(n + BESIDE * trigger))
-        return self.drained(queue, how, n, trigger)
+        return self.drained(queue, how, n, trigger, fixed=way.what == DRAIN)
 
-    def drained(self, queue: str, how: Through, n: int, trigger: int) -> Measured:
-        """Drain `n` messages of a queue that also holds BESIDE batches of `trigger` messages."""
+    def drained(self, queue: str, how: Through, n: int, trigger: int, *, fixed: bool = True) -> Measured:
+        """Drain `n` messages of a queue that also holds BESIDE batches of `trigger` messages.
+
+        The batches have `trigger` messages if `fixed`, else they find their size.
+        """
         options = {"url": self.url, "queue": queue, "delivery": how.delivery, "numPartitions": how.partitions}
+        if fixed:
+            options["maxRecordsPerTrigger"] = trigger
         return self._drained("queue", options, n, trigger)
 
     def _push_ceiling(self, n: int) -> Measured:
@@ -186,31 +201,31 @@ class Ways:
 
     def _drain_ceiling(self, n: int, trigger: int) -> Measured:
         self.spark.dataSource.register(Rows)
-        options = {"rows": n + BESIDE * trigger, "numPartitions": 2}
+        options = {"rows": n + BESIDE * trigger, "numPartitions": 2, "maxRecordsPerTrigger": trigger}
         return self._drained("bench_rows", options, n, trigger)
 
     def _drained(self, source: str, options: dict[str, Any], n: int, trigger: int) -> Measured:
-        """Drain `n` of more messages, so that each batch also prepares the next.
+        """Drain `n` messages after a first batch, and leave more, so that each batch prepares the next.
 
         The rate is without the first batch, which starts the workers. CPU is that of all batches.
         """
-        stream = self.spark.readStream.format(source).options(**options, maxRecordsPerTrigger=trigger).load()
+        stream = self.spark.readStream.format(source).options(**options).load()
         checkpoint = str(self.folder / f"checkpoint-{uuid.uuid4().hex[:8]}")
         writer = stream.writeStream.format("noop").option("checkpointLocation", checkpoint)
-        wanted = 1 + -(-n // trigger)
+        wanted = trigger + -(-n // trigger) * trigger
 
         def work() -> float:
             query = writer.start()
             try:
-                while len(query.recentProgress) < wanted:
+                while sum(one["numInputRows"] for one in query.recentProgress) < wanted:
                     if not query.isActive:
                         raise SystemExit(f"a query of the benchmark ended: {query.exception()}")
                     time.sleep(0.02)
-                return _rate(list(query.recentProgress[:wanted]), wanted * trigger)
+                return _rate(list(query.recentProgress), wanted)
             finally:
                 query.stop()
 
-        measured = self._metered(wanted * trigger, tree=True, work=work)
+        measured = self._metered(wanted, tree=True, work=work)
         # The reader must end before the next measurement starts.
         while any(name == READER for name, _ in python_processes()):
             time.sleep(0.05)
@@ -218,7 +233,10 @@ class Ways:
 
 
 def _rate(batches: list[Any], n: int) -> float:
-    """Return messages per second of all batches except the first."""
-    check(sum(one["numInputRows"] for one in batches), n)
-    rows = sum(one["numInputRows"] for one in batches[1:])
-    return float(rows / sum(one["durationMs"]["triggerExecution"] for one in batches[1:]) * 1000)
+    """Return messages per second of the batches that hold the first `n`, except the first batch."""
+    rows, seconds = [], []
+    for one in batches:
+        if sum(rows) < n:
+            rows.append(one["numInputRows"])
+            seconds.append(one["durationMs"]["triggerExecution"] / 1000)
+    return float(sum(rows[1:]) / sum(seconds[1:]))

@@ -14,6 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 charts = importlib.import_module("charts")
 report = importlib.import_module("report")
+rules = importlib.import_module("rules")
 ways = importlib.import_module("ways")
 
 (LAYOUT, WHO), (_, BUCKETS) = ways.BESIDE_PEERS.items()
@@ -70,6 +71,38 @@ def test_a_way_that_one_store_lacks_is_in_no_table_of_it(found):
     rows = report.rows(found, "redis", "drain")
     assert [row[0] for row in rows] == ["drain", *there]
     assert [row[3] for row in rows[1:]] == ["0.50", "0.25", "0.50", "1.00", "1.00"], "each beside its own ceiling"
+
+
+def test_a_drain_has_its_rate_by_default_beside_it_and_a_way_without_batches_has_none(found):
+    for one in found.rounds["redis"]:
+        one[f"{WHO}, {ways.DEFAULT_DRAIN}"] = one[f"{WHO}, drain"] | {"rate": one[f"{WHO}, drain"]["rate"] * 0.9}
+    head, *rows = report.rows(found, "redis", "drain")
+    assert head[-2:] == report.DEFAULT_HEAD
+    assert {row[0]: row[-2:] for row in rows} == dict.fromkeys(found.who("redis"), ("", "")) | {WHO: ("248", "0.90")}
+    assert found.ratios()["redis"][f"{WHO}, {ways.DEFAULT_DRAIN}"] == 0.45
+    assert head[-1] not in report.rows(found, "redis", "push")[0]
+
+
+def test_rules_of_thumb_have_the_numbers_of_the_page(tmp_path):
+    page = tmp_path / "page.md"
+    rows = {f"Spark, {way}, {delivery}": rate * more for way, rate in (("2 partitions", 10), ("buckets", 50))
+            for delivery, more in ((rules.EXACTLY_ONCE, 1), (rules.AT_LEAST_ONCE, 2))}  # fmt: skip
+    pushes = [("push", rules.RATE), *((who, f"{rate:,}") for who, rate in rows.items())]
+    drains = [("drain", rules.RATE, rules.DEFAULT), *((who, "1", f"{300 * rate:,}") for who, rate in rows.items())]
+    sizes = [("size", "whole (messages/s)"), ("auto", "2,000"), ("10000", "400"), ("50000", "2,400")]
+    hops = [("store", "checkpoints", "query (s)", "six hops (s)"), ("redis", "default", "0.30", "2.40"),
+            ("redis", "conf", "0.20", "1.20")]  # fmt: skip
+    measured = ["### redis", "", *report.piped(pushes), "", *report.piped(drains)]
+    parts = {"measured": measured, "sizes": ["### redis, 500 messages", "", *report.piped(sizes)]}
+    parts["hops"] = report.piped(hops)
+    marked = (f"<!-- {name}: begin -->\n{chr(10).join(of)}\n<!-- {name}: end -->" for name, of in parts.items())
+    page.write_text("\n".join(marked))
+    _, *found = charts.tables(rules.as_markdown(page))[0]
+    assert [row[-1] for row in found] == ["5.0", "5.0", "2.0", "2.0", "1.2", "1.5", "2.0"]
+
+
+def test_the_rules_of_thumb_of_the_page_are_those_of_its_tables():
+    assert report.part("rules") == rules.as_markdown(), "type: python bench/rules.py"
 
 
 def test_only_the_part_of_its_name_is_renewed(tmp_path):

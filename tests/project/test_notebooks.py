@@ -12,9 +12,6 @@ from notebooks import build
 
 NOTEBOOKS = pytest.mark.parametrize("program", build.programs(), ids=lambda path: path.stem)
 
-#: The one that `make test` runs, too: it takes the least time.
-QUICKEST = "events_and_executors"
-
 
 def pictures(notebook):
     return [
@@ -69,14 +66,9 @@ def test_what_is_shown_is_no_repr_of_python(program):
         assert "Column&lt;" not in drawn and "&lt;lambda" not in drawn
 
 
+@pytest.mark.full
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "program",
-    [
-        pytest.param(one, marks=() if one.stem == QUICKEST else pytest.mark.full, id=one.stem)
-        for one in build.programs()
-    ],
-)
+@NOTEBOOKS
 def test_a_notebook_runs_and_what_it_asserts_holds(program, tmp_path):
     notebook = build.notebook(program)
     build.run(notebook, tmp_path)

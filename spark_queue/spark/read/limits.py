@@ -49,6 +49,11 @@ def cluster_cores() -> int:
     return _cluster_cores or cores()
 
 
+def partition_limits(options: QueueOptions) -> tuple[int, int]:
+    """Return the maximum and minimum number of partitions of a batch, by the cores of the cluster."""
+    return options.partition_limits(cluster_cores())
+
+
 def cores() -> int:
     """Return the number of cores that this process may use; on macOS, of all cores."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

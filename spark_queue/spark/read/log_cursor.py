@@ -9,7 +9,7 @@ from typing import Any
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.options.values import FROM_LATEST
 from spark_queue.spark.read.backlog import Backlog
-from spark_queue.spark.read.limits import ALL_ROWS, cluster_cores
+from spark_queue.spark.read.limits import ALL_ROWS, partition_limits
 from spark_queue.spark.read.memory_limit import MemoryLimit
 from spark_queue.spark.read.opening import open_query_store
 from spark_queue.spark.read.queue_state import QUEUE_PAUSE_CACHE_MS
@@ -29,7 +29,7 @@ class LogCursor:
         self.log = log_of(self._store, options, retention=options.retention)
         self._store.count(self._queue)  # registers the queue: it exists from now on
         self._auto = options.max_records_per_trigger is None
-        self.memory = MemoryLimit(options.partition_limits(cluster_cores())[0])
+        self.memory = MemoryLimit(partition_limits(options)[0])
         self._backlog = Backlog(self._store, self._queue)
         self._positions, self._positions_at = (0, 0), 0.0  # those of the log, and when they were read
         self.before: int | None = None  #: messages that are due later (ms) are not read

@@ -16,7 +16,7 @@ from typing import Any, NotRequired, TypedDict, cast
 from spark_queue.errors import CheckpointError
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.read.at_most_once import DROPPED_MESSAGE, is_dropped, mark_delivery
-from spark_queue.spark.read.limits import ALL_ROWS, cluster_cores
+from spark_queue.spark.read.limits import ALL_ROWS, partition_limits
 from spark_queue.spark.read.log_cursor import LogCursor, rows_of, split_pieces
 from spark_queue.spark.read.offsets import check_query, new_consumer
 from spark_queue.spark.read.pacing import SIZE_FIELDS, Stopwatch
@@ -118,7 +118,7 @@ class LogReader:
             log.warning(DROPPED_MESSAGE, rows_of(pieces), self._queue)
             return []
         return split_pieces(
-            pieces, partition_sizes(rows_of(pieces), *self._options.partition_limits(cluster_cores()))
+            pieces, partition_sizes(rows_of(pieces), *partition_limits(self._options))
         )
 
     def rows(self, start: LogOffset, end: LogOffset) -> int:

@@ -18,6 +18,9 @@ SHORTEST = 0.001
 #: How late Spark may be after the moment of a trigger (s).
 TRIGGER_DELAY = 0.1
 
+#: The intervals (s) that users choose for a trigger: those that divide an hour.
+USUAL_INTERVALS = [seconds for seconds in range(1, 3601) if 3600 % seconds == 0]
+
 #: How much of the interval of a trigger batches may take.
 TRIGGER_SHARE = 0.6
 
@@ -88,8 +91,7 @@ class Pacer:
         target = max(self._target, TRIGGER_SHARE * self._trigger.interval)
         seconds = max(now - batch.began, SHORTEST)
         if self._first:
-            # At a whole second, a trigger may be why the batch seems slow.
-            size.learn_first(batch.rows, seconds, certain=not _is_multiple(now, 1))
+            size.learn_first(batch.rows, seconds, certain=not _may_have_waited(seconds, now))
         elif delayed:
             size.grow(batch.rows, target)  # it is unknown when the batch ended
         else:
@@ -133,6 +135,11 @@ class Trigger:
             self.interval, self._unseen = float(seconds), 0
         self._last = seconds if delayed else 0
         return delayed
+
+
+def _may_have_waited(seconds: float, now: float) -> bool:
+    """Return whether a trigger may be why the first batch of a process seems to take `seconds`."""
+    return any(_is_multiple(now, interval) for interval in USUAL_INTERVALS if interval > seconds)
 
 
 def _is_multiple(moment: float, seconds: float) -> bool:

@@ -8,7 +8,7 @@ from functools import partial
 
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.read.fair_share import FairShare
-from spark_queue.spark.read.limits import ALL_ROWS, cluster_cores
+from spark_queue.spark.read.limits import ALL_ROWS, partition_limits
 from spark_queue.spark.read.memory_limit import MemoryLimit
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.dead_letters import dead_letter_exhausted
@@ -27,7 +27,7 @@ class Reserver:
         """`lease`: that of reserved messages (ms)."""
         self._options, self._lease = options, lease
         self._queue = options.queue or ""
-        self.memory = MemoryLimit(options.partition_limits(cluster_cores())[0])
+        self.memory = MemoryLimit(partition_limits(options)[0])
         self._share = FairShare(self._queue, consumer)
         self._recent = deque([0, 0], maxlen=2)  # the messages of the last two batches
 
@@ -57,7 +57,7 @@ class Reserver:
     def _reserve_usable(self, store: Store, tag: str, limit: int, before: int) -> list[int]:
         """Reserve up to `limit` messages. Those at `maxTries` become dead letters."""
         queue, max_tries, dead = self._queue, self._options.max_tries, self._options.dead_letter_queue_of(self._queue)
-        most, least = self._options.partition_limits(cluster_cores())
+        most, least = partition_limits(self._options)
         while True:
             rows = store.reserve(
                 queue, tag, limit, partitions=most, min_partitions=least, lease=self._lease, before=before

@@ -68,6 +68,15 @@ def test_a_first_batch_that_ends_at_a_whole_second_is_no_reason_for_care():
     assert process.batch() > 8 * FIRST_ROWS
 
 
+@pytest.mark.parametrize(("ends", "rows"), [(1_000_021.5, 7_500), (1_000_021.0, 7_500), (1_000_080.0, FIRST_ROWS)])
+def test_a_slow_first_batch_is_known_to_be_slow_unless_it_may_have_waited_for_a_trigger(ends, rows):
+    """Only the last one ends at a multiple of an interval that is longer than the batch took."""
+    process = Process()
+    process.now = ends - 20.0
+    process.batch(per_row=1e-3, fixed=0.0)
+    assert process.batch() == pytest.approx(rows, rel=0.2)
+
+
 def test_after_a_restart_the_batch_ahead_is_not_the_largest():
     first = Process()
     for _ in range(8):
