@@ -1,6 +1,6 @@
 """Measure how long a message takes through exchanges when little flows.
 
-    python bench/hops.py                           all three stores, 2 rounds of 20 messages
+    python bench/hops.py                           all three stores, 2 rounds of 20 messages after a warm-up
     python bench/hops.py --only redis --docs       one store; --docs updates docs/benchmarks.md
 
 A message is pushed, and the next one after it has gone through.
@@ -49,8 +49,8 @@ COLUMNS = ("query", *CHAINS, "first")
 #: Seconds between two messages, within which a message must arrive, and between two looks.
 PAUSE, TIMEOUT_S, LOOK = 0.5, 120, 0.002
 
-#: Messages of each measurement that do not count.
-WARM_UP = 3
+#: Messages of each measurement that do not count, and of each measurement of the warm-up.
+WARM_UP, WARM_UP_MESSAGES = 3, 10
 
 #: Seconds of each message, by column.
 Round = dict[str, list[float]]
@@ -122,8 +122,9 @@ def main() -> None:
     spark.range(10).count()
     with tempfile.TemporaryDirectory() as folder:
         for store, url in databases(folder, args.only or list(STORES)).items():
-            cold = by_chain(spark, url, Path(folder), 1, 1)[0]  # this warms the session up, too
+            cold = by_chain(spark, url, Path(folder), 1, 1)[0]
             results.setdefault("cold", cold)
+            measured(spark, url, Path(folder), WARM_UP_MESSAGES)
             rounds: dict[str, list[Round]] = {conf: [] for conf in CONFS}
             for number in range(args.rounds):
                 for conf in turns(list(CONFS), number):

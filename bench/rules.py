@@ -17,11 +17,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 from charts import NAMES, stores, tables
-from report import DEFAULT_HEAD, PAGE, Table, part, piped, renew
+from report import PAGE, Table, part, piped, renew
 
 from spark_queue.options.values import AT_LEAST_ONCE, EXACTLY_ONCE
 
-RATE, DEFAULT = "messages/s", DEFAULT_HEAD[0]
+RATE = "messages/s"
 SINGLE, BUCKETS = "Spark, 2 partitions", "Spark, buckets"
 
 
@@ -36,8 +36,8 @@ class Numbers:
         return _cell(stores(self._page)[self._store][0], RATE, who)
 
     def drain(self, who: str) -> float:
-        """Return the messages per second of a drain with default options."""
-        return _cell(stores(self._page)[self._store][1], DEFAULT, who)
+        """Return the messages per second of a drain."""
+        return _cell(stores(self._page)[self._store][1], RATE, who)
 
     def best_size(self) -> float:
         """Return the rate of a whole drain with the best fixed size, relative to `auto`."""
