@@ -150,7 +150,7 @@ class Backlog(Curve):
 
 
 class Bucketed(Backlog):
-    """Messages that are ready, in buckets. A reserve of a few would split one, so only the sizes are read."""
+    """Messages that are ready, in buckets. Only sizes are read: a reserve could split a bucket."""
 
     axis = "messages ready, in buckets"
     sizes = (100_000, 1_000_000, 10_000_000, 100_000_000)

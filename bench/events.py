@@ -58,7 +58,7 @@ def measure(spark: SparkSession, url: str, folder: Path, n: int, way: str) -> fl
     with Events(url, queue, executors=[nothing]) as events:
         checkpoint = str(folder / f"checkpoint-{queue}")
         if way in (EXECUTORS, BY_DEFAULT):
-            tuned = {"batch": BATCH, "parallel": 2} if way == EXECUTORS else {}
+            tuned: dict[str, Any] = {"batch": BATCH, "parallel": 2} if way == EXECUTORS else {}
             executors = ExecutorQuery(events, checkpoint, **tuned)
             query = executors.run(spark, available_now=True, restarts=0)
         else:
@@ -69,7 +69,8 @@ def measure(spark: SparkSession, url: str, folder: Path, n: int, way: str) -> fl
             events.store.drop(one)
     batches = [one for one in query.recentProgress if one["numInputRows"]][1:]
     took: float = sum(one["durationMs"]["triggerExecution"] for one in batches) / 1000
-    return sum(one["numInputRows"] for one in batches) / took
+    rows: int = sum(one["numInputRows"] for one in batches)
+    return rows / took
 
 
 def drained(spark: SparkSession, url: str, queue: str, checkpoint: str, way: str) -> StreamingQuery:

@@ -6,7 +6,7 @@
     python bench/growth.py --only redis --curve dead
     # no larger size: a quick run
     python bench/growth.py --most 100000
-    # also ten million messages, and a hundred million in buckets; write the results, and update docs/benchmarks.md
+    # also ten million messages, and a hundred million in buckets; update docs/benchmarks.md
     python bench/growth.py --full --json results.json --docs
     # also ten thousand queues in MongoDB, which needs `ulimit -n` 64000
     python bench/growth.py --curve queues --full

@@ -1,7 +1,9 @@
 """Measure how long a message takes through exchanges when little flows.
 
-    python bench/hops.py                           all three stores, 2 rounds of 20 messages after a warm-up
-    python bench/hops.py --only redis --docs       one store; --docs updates docs/benchmarks.md
+    # all three stores, 2 rounds of 20 messages after a warm-up
+    python bench/hops.py
+    # one store; --docs updates docs/benchmarks.md
+    python bench/hops.py --only redis --docs
 
 A message is pushed, and the next one after it has gone through.
 

@@ -41,8 +41,8 @@ class Numbers:
 
     def best_size(self) -> float:
         """Return the rate of a whole drain with the best fixed size, relative to `auto`."""
-        found = re.search(rf"^### {self._store},.*?(?=^### |\Z)", part("sizes", self._page), re.M | re.S)
-        (table,) = tables(found[0]) if found else ()
+        _, section = re.split(rf"^### {self._store},.*$", part("sizes", self._page), flags=re.M)
+        table, *_ = tables(section)
         rates = [float(row[1].replace(",", "")) for row in table[1:]]
         return max(rates[1:]) / rates[0]
 

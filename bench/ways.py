@@ -70,7 +70,7 @@ WHO = (RAW, *OURS, CEILING, LARGE_CEILING)
 
 
 def has_default(who: str) -> bool:
-    """Return whether this way drains in micro-batches, and so also with batches that find their size."""
+    """Return whether this way drains in micro-batches, so also in those that find their size."""
     return who in OURS and OURS[who].partitions > 0
 
 
@@ -205,7 +205,7 @@ class Ways:
         return self._drained("bench_rows", options, n, trigger)
 
     def _drained(self, source: str, options: dict[str, Any], n: int, trigger: int) -> Measured:
-        """Drain `n` messages after a first batch, and leave more, so that each batch prepares the next.
+        """Drain `n` messages after a first batch. More are left, so each batch prepares the next.
 
         The rate is without the first batch, which starts the workers. CPU is that of all batches.
         """

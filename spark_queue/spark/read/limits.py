@@ -50,7 +50,7 @@ def cluster_cores() -> int:
 
 
 def partition_limits(options: QueueOptions) -> tuple[int, int]:
-    """Return the maximum and minimum number of partitions of a batch, by the cores of the cluster."""
+    """Return the maximum and minimum number of partitions of a batch, by the cluster's cores."""
     return options.partition_limits(cluster_cores())
 
 
