@@ -110,9 +110,7 @@ def main() -> int:
                 shown = ", ".join(f"{way} {rates[way]:,.0f}/s" for way in WAYS)
                 say(f"{'round ' + str(number) if number else 'warm-up'} {scheme}: {shown}")
             rates = {way: statistics.median(one[way] for one in rounds) for way in WAYS}
-            ratios = {
-                way: round(statistics.median(one[EXECUTORS] / one[way] for one in rounds), 2) for way in DRAINS
-            }
+            ratios = {way: round(statistics.median(one[EXECUTORS] / one[way] for one in rounds), 2) for way in DRAINS}
             results["stores"][scheme] = {"events/s": {way: round(rate) for way, rate in rates.items()}, "of": ratios}
     spark.stop()
     found = table(results["stores"])

@@ -117,9 +117,7 @@ class LogReader:
         if pieces and self._last_returned != end and is_dropped(end, self._options):
             log.warning(DROPPED_MESSAGE, rows_of(pieces), self._queue)
             return []
-        return split_pieces(
-            pieces, partition_sizes(rows_of(pieces), *partition_limits(self._options))
-        )
+        return split_pieces(pieces, partition_sizes(rows_of(pieces), *partition_limits(self._options)))
 
     def rows(self, start: LogOffset, end: LogOffset) -> int:
         """Return the number of rows of a batch."""
