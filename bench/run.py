@@ -15,9 +15,9 @@ ratios, not rates.
 
 A message is one record and 100 bytes of JSON. Clients work in batches of 10,000. Spark drains
 batches of 50,000 on MongoDB, and 250,000 on SQLite and Redis, which have five times as many
-messages, and, by default, batches that find their size. Its sink does nothing, and the first batch
-is not counted, because it starts the workers.
-Spark's ceiling is a source in Python that has the same rows at once, and a sink that drops them.
+messages. Beside that, it drains by default, in batches that find their size. Its sink does nothing,
+and the first batch is not counted, because it starts the workers. Spark's ceiling is a source in
+Python that has the same rows at once, and a sink that drops them.
 
 Peers are other work queues on the same servers. Their jobs do nothing, and they are set up as their
 documentation advises for many short jobs (see `PEERS` in bench/peers). Their programs start in each
