@@ -83,7 +83,7 @@ pytest = $(VENV)/bin/python tests/services.py run $(VENV)/bin/python -m pytest -
     --durations=15 $(1) $(PYTEST_ARGS)
 of_tests := java $(VENV)/.installed-test $(VENV)/spark.jsa keuss rfq
 
-test: $(of_tests)  ## Run the tests for every commit on real servers, which it starts and stops (13 minutes; PYTEST_ARGS='-k redis', WORKERS=0: in one process)
+test: $(of_tests)  ## Run the tests for every commit on real servers, which it starts and stops (11 minutes; PYTEST_ARGS='-k redis', WORKERS=0: in one process)
 	$(call say,test: starting servers and running pytest)
 	@$(call pytest,-m "not full")
 	$(call say,test: all passed)
