@@ -69,8 +69,8 @@ def measure(spark: SparkSession, url: str, folder: Path, n: int, way: str) -> fl
             events.store.drop(one)
     batches = [one for one in query.recentProgress if one["numInputRows"]][1:]
     took: float = sum(one["durationMs"]["triggerExecution"] for one in batches) / 1000
-    rows: int = sum(one["numInputRows"] for one in batches)
-    return rows / took
+    done: int = sum(one["numInputRows"] for one in batches)
+    return done / took
 
 
 def drained(spark: SparkSession, url: str, queue: str, checkpoint: str, way: str) -> StreamingQuery:

@@ -234,9 +234,10 @@ class Ways:
 
 def _rate(batches: list[Any], n: int) -> float:
     """Return messages per second of the batches that hold the first `n`, except the first batch."""
-    rows, seconds = [], []
+    rows: list[int] = []
+    seconds: list[float] = []
     for one in batches:
         if sum(rows) < n:
             rows.append(one["numInputRows"])
             seconds.append(one["durationMs"]["triggerExecution"] / 1000)
-    return float(sum(rows[1:]) / sum(seconds[1:]))
+    return sum(rows[1:]) / sum(seconds[1:])

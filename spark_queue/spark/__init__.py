@@ -1,14 +1,8 @@
-"""Queues as a Spark data source: `format("queue")`."""
+"""Queues as a Spark data source: `format("queue")`.
 
-from __future__ import annotations
+Each of Spark's processes imports this package, so each name is imported when it is first used.
+"""
 
-from spark_queue.spark.data_source import QueueDataSource as QueueDataSource
-from spark_queue.spark.sessions import activate as activate
-from spark_queue.spark.sessions import register as register
-from spark_queue.spark.sessions import session as session
-from spark_queue.spark.start_turns import start_in_turn as start_in_turn
-from spark_queue.spark.supervision import delivery_hash as delivery_hash
-from spark_queue.spark.supervision import drain as drain
-from spark_queue.spark.supervision import had_batch as had_batch
-from spark_queue.spark.supervision import spark_version as spark_version
-from spark_queue.spark.supervision import supervise as supervise
+from spark_queue.lazy_names import attach_stub
+
+__getattr__, __dir__, __all__ = attach_stub(__name__)

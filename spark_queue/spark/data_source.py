@@ -1,6 +1,12 @@
-"""`format("queue")`: the entry point of Spark."""
+"""`format("queue")`: the entry point of Spark.
+
+Each of Spark's processes imports this module, and needs one of the readers or writers. So these
+are imported in the methods that return them.
+"""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
@@ -12,15 +18,13 @@ from spark_queue.options.queue_options import QueueOptions, role_of_write
 from spark_queue.options.values import EXACTLY_ONCE, READ_ROLES, Role
 from spark_queue.spark.pickling import PickledWithLoader
 from spark_queue.spark.read.limits import set_cluster_cores
-from spark_queue.spark.read.log_stream import LogSnapshot, LogStream
-from spark_queue.spark.read.queue_stream import QueueStream
-from spark_queue.spark.read.snapshot import snapshot_reader
 from spark_queue.spark.schema import check_read_schema, read_schema
 from spark_queue.spark.tracebacks import hide_tracebacks
-from spark_queue.spark.write.data_writers import BatchWriter, Push, StreamWriter
-from spark_queue.spark.write.publish import Publish
-from spark_queue.spark.write.settle import Settle
 from spark_queue.stores import pin_databases, resolve_options
+
+if TYPE_CHECKING:
+    from spark_queue.spark.write.data_writers import BatchWriter, Push, StreamWriter
+    from spark_queue.spark.write.settle import Settle
 
 
 @hide_tracebacks
@@ -43,11 +47,23 @@ class QueueDataSource(PickledWithLoader, DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = self._read_options(schema, "snapshot")
-        return LogSnapshot(options, schema) if options.mode == LOG else snapshot_reader(options, schema)
+        if options.mode == LOG:
+            from spark_queue.spark.read.log_stream import LogSnapshot
+
+            return LogSnapshot(options, schema)
+        from spark_queue.spark.read.snapshot import snapshot_reader
+
+        return snapshot_reader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = self._read_options(schema, "stream")
-        return LogStream(options, schema) if options.mode == LOG else QueueStream(options, schema)
+        if options.mode == LOG:
+            from spark_queue.spark.read.log_stream import LogStream
+
+            return LogStream(options, schema)
+        from spark_queue.spark.read.queue_stream import QueueStream
+
+        return QueueStream(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         if overwrite:
@@ -55,22 +71,32 @@ class QueueDataSource(PickledWithLoader, DataSource):
                 "a queue is never overwritten: write with mode('append'); to empty it first use Queue(...).purge()",
                 option="mode",
             )
+        from spark_queue.spark.write.data_writers import BatchWriter
+
         return BatchWriter(self._create_operation(schema, streaming=False))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         if overwrite:
             raise OptionError("a queue takes outputMode append or update, not complete", option="outputMode")
+        from spark_queue.spark.write.data_writers import StreamWriter
+
         return StreamWriter(self._create_operation(schema, streaming=True))
 
     def _create_operation(self, schema: StructType, *, streaming: bool) -> Push | Settle:
         role = role_of_write(self.options)
         options = pin_databases(self._options(role), create=True)
         if role == "settle":
+            from spark_queue.spark.write.settle import Settle
+
             return Settle(options, schema)
         if streaming and options.txn_app_id is not None:
             raise option_error("txnAppId", "is for batch writes: leave it out, a streaming query needs none")
         if options.delivery == EXACTLY_ONCE:
+            from spark_queue.spark.write.publish import Publish
+
             return Publish(options, schema, streaming=streaming)
+        from spark_queue.spark.write.data_writers import Push
+
         return Push(options, schema)
 
     def _read_options(self, schema: StructType, role: Role) -> QueueOptions:

@@ -43,7 +43,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
 import pyarrow as pa
-import tenacity
 
 from spark_queue.errors import (
     AccessDenied,
@@ -1086,6 +1085,7 @@ class Store(ABC):
             return operation(*arguments)  # tenacity itself takes as long as a short operation
         except StoreUnavailable as error:
             failed = [error]
+        import tenacity  # only here: it takes as long to import as all stores, in each process of Spark
 
         def retry() -> T:
             if failed:
