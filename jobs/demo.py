@@ -272,6 +272,7 @@ def count_late_flights(spark: SparkSession, graph: Graph) -> None:
         .option("url", graph.namespaces["office"].url)
         .option("queue", "board")
         .option("delivery", "exactly-once")
+        .option("maxRecordsPerTrigger", ALL)  # Spark 4.0 and 4.1 run one batch in a start
         .load()
     )
     counted = (
