@@ -291,6 +291,17 @@ def test_the_core_imports_no_driver_and_no_spark():
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
 
 
+def test_a_process_of_spark_imports_only_what_it_uses():
+    """Spark starts seven processes for the first message of a session, and each imports this first."""
+    code = (
+        "import sys, pyspark_queue\n"
+        "ours = {name for name in sys.modules if name.startswith('spark_queue.')}\n"
+        "print({'tenacity', 'spark_queue.client'} & set(sys.modules))\n"
+        "print({name for name in ours if '.runner.' in name or '.spark.write.' in name or '.read.batches' in name})"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).split() == ["set()", "set()"]
+
+
 def test_what_the_package_offers():
     assert sorted(spark_queue.__all__) == spark_queue.__all__
     for name in spark_queue.__all__:
