@@ -221,7 +221,7 @@ class Ways:
                     if not query.isActive:
                         raise SystemExit(f"a query of the benchmark ended: {query.exception()}")
                     time.sleep(0.02)
-                return _rate(list(query.recentProgress), wanted)
+                return _rate(list(query.recentProgress), wanted, exact="maxRecordsPerTrigger" in options)
             finally:
                 query.stop()
 
@@ -232,12 +232,17 @@ class Ways:
         return measured
 
 
-def _rate(batches: list[Any], n: int) -> float:
-    """Return messages per second of the batches that hold the first `n`, except the first batch."""
+def _rate(batches: list[Any], n: int, *, exact: bool) -> float:
+    """Return messages per second of the batches that hold the first `n`, except the first batch.
+
+    `exact`: whether these batches must hold no more than `n`.
+    """
     rows: list[int] = []
     seconds: list[float] = []
     for one in batches:
         if sum(rows) < n:
             rows.append(one["numInputRows"])
             seconds.append(one["durationMs"]["triggerExecution"] / 1000)
+    if exact:
+        check(sum(rows), n)
     return sum(rows[1:]) / sum(seconds[1:])
