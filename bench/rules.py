@@ -16,13 +16,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from charts import NAMES, stores, tables
+from charts import NAMES, rates, stores, tables
 from report import PAGE, Table, part, piped, renew
+from ways import DRAIN, PUSH
 
 from spark_queue.options.values import AT_LEAST_ONCE, EXACTLY_ONCE
-
-RATE = "messages/s"
-SINGLE, BUCKETS = "Spark, 2 partitions", "Spark, buckets"
 
 
 class Numbers:
@@ -31,20 +29,17 @@ class Numbers:
     def __init__(self, store: str, page: Path) -> None:
         self._store, self._page = store, page
 
-    def push(self, who: str) -> float:
-        """Return the pushes per second."""
-        return _cell(stores(self._page)[self._store][0], RATE, who)
-
-    def drain(self, who: str) -> float:
-        """Return the messages per second of a drain."""
-        return _cell(stores(self._page)[self._store][1], RATE, who)
+    def rate(self, what: str, who: str) -> float:
+        """Return the messages per second of a way. `what`: PUSH or DRAIN."""
+        (table,) = (table for table in stores(self._page)[self._store] if table[0][0] == what)
+        return rates(table, "messages/s")[who]
 
     def best_size(self) -> float:
         """Return the rate of a whole drain with the best fixed size, relative to `auto`."""
         _, section = re.split(rf"^### {self._store},.*$", part("sizes", self._page), flags=re.M)
         table, *_ = tables(section)
-        rates = [float(row[1].replace(",", "")) for row in table[1:]]
-        return max(rates[1:]) / rates[0]
+        auto, *fixed = rates(table, "whole (messages/s)").values()
+        return max(fixed) / auto
 
     def hop(self, column: str) -> float:
         """Return how many times as fast a message is with `checkpoint_conf`."""
@@ -52,11 +47,6 @@ class Numbers:
         at = table[0].index(column)
         default, ours = (float(row[at]) for row in table[1:] if row[0] == self._store)
         return default / ours
-
-
-def _cell(table: Table, column: str, who: str) -> float:
-    (row,) = (row for row in table if row[0] == who)
-    return float(row[table[0].index(column)].replace(",", ""))
 
 
 @dataclass(frozen=True)
@@ -68,27 +58,21 @@ class Rule:
     times: Callable[[Numbers], float]
 
 
+def faster(what: str, who: str, other: str) -> Callable[[Numbers], float]:
+    """Return how many times as fast a way pushes or drains as another."""
+    return lambda of: of.rate(what, who) / of.rate(what, other)
+
+
+BUCKETS, SINGLE, TWICE = (
+    f"Spark, {way}"
+    for way in (f"buckets, {EXACTLY_ONCE}", f"2 partitions, {EXACTLY_ONCE}", f"2 partitions, {AT_LEAST_ONCE}")
+)
+
 RULES = (
-    Rule(
-        "many messages are written at once",
-        "`layout=bucket` in the write; pushes",
-        lambda of: of.push(f"{BUCKETS}, {EXACTLY_ONCE}") / of.push(f"{SINGLE}, {EXACTLY_ONCE}"),
-    ),
-    Rule(
-        "",
-        "the same; drains",
-        lambda of: of.drain(f"{BUCKETS}, {EXACTLY_ONCE}") / of.drain(f"{SINGLE}, {EXACTLY_ONCE}"),
-    ),
-    Rule(
-        "a message may come twice after a failure",
-        "`delivery=at-least-once`; pushes",
-        lambda of: of.push(f"{SINGLE}, {AT_LEAST_ONCE}") / of.push(f"{SINGLE}, {EXACTLY_ONCE}"),
-    ),
-    Rule(
-        "",
-        "the same; drains",
-        lambda of: of.drain(f"{SINGLE}, {AT_LEAST_ONCE}") / of.drain(f"{SINGLE}, {EXACTLY_ONCE}"),
-    ),
+    Rule("many messages are written at once", "`layout=bucket` in the write; pushes", faster(PUSH, BUCKETS, SINGLE)),
+    Rule("", "the same; drains", faster(DRAIN, BUCKETS, SINGLE)),
+    Rule("a message may come twice after a failure", "`delivery=at-least-once`; pushes", faster(PUSH, TWICE, SINGLE)),
+    Rule("", "the same; drains", faster(DRAIN, TWICE, SINGLE)),
     Rule("a backlog and its best size are known", "`maxRecordsPerTrigger` to that size", Numbers.best_size),
     Rule(
         "messages trickle, and checkpoints lie on a local disk",
