@@ -93,7 +93,7 @@ DURATIONS := tests/durations.json
 of_shard = $(if $(filter-out 1/1,$(SHARD)),--splits $(lastword $(subst /, ,$(SHARD))) --group $(firstword $(subst /, ,$(SHARD))) \
     --splitting-algorithm least_duration --durations-path $(DURATIONS))
 
-test-all: shard $(of_tests)  ## Run all tests, on every store and layout (30 minutes), or one shard of them (SHARD=1/4: the first quarter)
+test-all: shard $(of_tests)  ## Run all tests, on every store and layout (an hour), or one shard of them (SHARD=1/4: the first quarter, 16 minutes)
 	$(call say,test-all: shard $(SHARD): starting servers and running pytest)
 	@$(call pytest,$(of_shard))
 	$(call say,test-all: shard $(SHARD): all passed)
@@ -102,7 +102,7 @@ shard:
 	@[[ '$(SHARD)' =~ ^([1-9][0-9]{0,3})/([1-9][0-9]{0,3})$$ ]] && (( BASH_REMATCH[1] <= BASH_REMATCH[2] )) || \
 	    { echo "SHARD must be i/n, with i from 1 to n, not '$(SHARD)'; for the first of four shards: make test-all SHARD=1/4" >&2; exit 2; }
 
-durations: $(of_tests)  ## Run all tests, and record in tests/durations.json how long each takes, for SHARD (30 minutes)
+durations: $(of_tests)  ## Run all tests, and record in tests/durations.json how long each takes, for SHARD (an hour)
 	$(call say,durations: starting servers and running pytest)
 	@failed=0; $(call pytest,--store-durations $(if $(PYTEST_ARGS),,--clean-durations) --durations-path $(DURATIONS)) || failed=$$?; \
 	$(VENV)/bin/python -c 'import json, sys; [path] = sys.argv[1:]; found = json.load(open(path)); \

@@ -80,9 +80,9 @@ def tables(text: str) -> list[Table]:
 
 
 def rates(table: Table, column: str) -> dict[str, float]:
-    """Return a column of rates by the text of the first column."""
+    """Return a column of rates by the text of the first column, without rows that have none."""
     at = table[0].index(column)
-    return {row[0]: float(row[at].replace(",", "")) for row in table[1:]}
+    return {row[0]: float(row[at].replace(",", "")) for row in table[1:] if row[at]}
 
 
 def stores(page: Path = PAGE) -> dict[str, list[Table]]:

@@ -17,7 +17,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 from charts import NAMES, rates, stores, tables
-from report import PAGE, Table, part, piped, renew
+from report import DEFAULT_HEAD, PAGE, Table, part, piped, renew
 from ways import DRAIN, PUSH
 
 from spark_queue.options.values import AT_LEAST_ONCE, EXACTLY_ONCE
@@ -30,9 +30,9 @@ class Numbers:
         self._store, self._page = store, page
 
     def rate(self, what: str, who: str) -> float:
-        """Return the messages per second of a way. `what`: PUSH or DRAIN."""
+        """Return the messages per second of a way. `what`: PUSH, or DRAIN with default options."""
         (table,) = (table for table in stores(self._page)[self._store] if table[0][0] == what)
-        return rates(table, "messages/s")[who]
+        return rates(table, DEFAULT_HEAD[0] if what == DRAIN else "messages/s")[who]
 
     def best_size(self) -> float:
         """Return the rate of a whole drain with the best fixed size, relative to `auto`."""

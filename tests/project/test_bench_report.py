@@ -88,7 +88,8 @@ def test_rules_of_thumb_have_the_numbers_of_the_page(tmp_path):
     rows = {f"Spark, {way}, {delivery}": rate * more for way, rate in (("2 partitions", 10), ("buckets", 50))
             for delivery, more in ((rules.EXACTLY_ONCE, 1), (rules.AT_LEAST_ONCE, 2))}  # fmt: skip
     pushes = [("push", "messages/s"), *((who, f"{rate:,}") for who, rate in rows.items())]
-    drains = [("drain", "messages/s"), *((who, f"{300 * rate:,}") for who, rate in rows.items())]
+    drains = [("drain", "messages/s", "default options"), ("bare driver", "9,000", ""),
+              *((who, "9,000", f"{300 * rate:,}") for who, rate in rows.items())]  # fmt: skip
     sizes = [("size", "whole (messages/s)"), ("auto", "2,000"), ("10000", "400"), ("50000", "2,400")]
     hops = [("store", "checkpoints", "query (s)", "six hops (s)"), ("redis", "default", "0.30", "2.40"),
             ("redis", "conf", "0.20", "1.20")]  # fmt: skip

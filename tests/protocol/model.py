@@ -200,6 +200,8 @@ def _claim(state: State, place: int, driver: Driver, world: World, rules: Rules)
         if queue or all(free_of):
             yield from _claim_of_each(state, place, driver, world, tags, free_of[queue])
         return
+    if world.ahead and held and not driver.fresh:
+        yield _give_back_ahead(state, place, driver, held)
     free = [] if held and not driver.fresh else free_of[queue]
     room = world.most - len(held) if world.cut or not held else 0
     took = free[: min(room, 1) if world.cut else room]
@@ -211,6 +213,16 @@ def _claim(state: State, place: int, driver: Driver, world: World, rules: Rules)
     if end.rows:
         claimed = driver._replace(step="log", end=end, fresh=True, tidied=True)
         yield f"claims {tag}", after.with_driver(place, claimed)
+
+
+def _give_back_ahead(state: State, place: int, driver: Driver, held: list[int]) -> tuple[str, State]:
+    """What was reserved ahead is more than a batch may have by now: the process takes another number, too."""
+    back, note = state.put(dict.fromkeys(held, FREE)), state.note(driver.epoch, 0)
+    if note is None or note.owner != driver.by[0]:
+        return FENCED, back.with_driver(place, None)
+    by = state.unused(driver.epoch, 0)
+    renumbered = back.with_note(driver.epoch, 0, note._replace(owner=by))
+    return "gives back what it reserved ahead", renumbered.with_driver(place, driver._replace(by=(by,)))
 
 
 def _claim_of_each(

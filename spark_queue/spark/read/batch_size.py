@@ -26,6 +26,9 @@ CAREFUL_GROWTH = 4
 #: The factors by which batches differ, in turn, from the size that fits.
 SPREAD = (4 / 3, 2 / 3)
 
+#: Two batches differ by more than this factor if they show the time per row.
+DIFFERENT = 1.5
+
 #: How many full batches are remembered.
 REMEMBERED = 8
 
@@ -102,7 +105,7 @@ class BatchSize:
         slopes = [
             (seconds - other_seconds) / (rows - other_rows)
             for (rows, seconds), (other_rows, other_seconds) in combinations(self._batches, 2)
-            if max(rows, other_rows) > 1.2 * min(rows, other_rows)
+            if max(rows, other_rows) > DIFFERENT * min(rows, other_rows)
         ]
         if slopes:
             self._per_row = median(slopes)

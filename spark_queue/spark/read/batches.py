@@ -28,6 +28,7 @@ from spark_queue.spark.read.lease_renewer import LeaseRenewer
 from spark_queue.spark.read.leftovers import log_others, release_leftovers
 from spark_queue.spark.read.loss_detector import LossDetector
 from spark_queue.spark.read.offsets import OFFSET_VERSION, Offset, batch_of, commit_offset, tag_of
+from spark_queue.spark.read.pacing import Stopwatch
 from spark_queue.spark.read.prefetch import Prefetcher
 from spark_queue.spark.read.reserver import Reserver
 from spark_queue.stores.base import Store
@@ -50,13 +51,15 @@ UNSTARTED_LEASE = 120_000
 class Batches:
     """The batches of one consumer, `name/epoch`, which this process owns."""
 
-    def __init__(self, store: Store, options: QueueOptions, consumer: str, last: Batch) -> None:
+    def __init__(self, store: Store, options: QueueOptions, consumer: str, last: Batch, waiting: Stopwatch) -> None:
         """Become the owner of a consumer. `last`: the last batch in its checkpoint.
 
+        `waiting` measures how long it waits for a batch that is being prefetched.
         Raises `FencedError` if another process runs the consumer, `CheckpointError` if the
         checkpoint does not match the consumer's note.
         """
         self.queue = options.queue or ""
+        self._waiting = waiting
         self._store, self._options = store, options
         self.ownership = Ownership(store, self.queue, consumer)
         self.ownership.take(last)
@@ -82,6 +85,7 @@ class Batches:
         self._reserved_at = -math.inf  # when it began to do so (monotonic s)
         self._limit = 0  # that of the batch that this process reserved last
         self._prefetch_limits = (0, MAX_TIME_MS)  # `limit` and `before` of the batch to prefetch; 0: none
+        self._has_prefetched = False  # whether this process has prefetched a batch
         self._started: Batch | None = None  # the batch that this process started last
         self._replayed_seq = 0  # the batch of an earlier process that was replayed last
 
@@ -147,7 +151,8 @@ class Batches:
         If they are far more than `limit`, they are released, and none are returned. This process
         then gets another number, because no tag names two reservations.
         """
-        rows, began = self.prefetcher.take(tag)
+        with self._waiting:
+            rows, began = self.prefetcher.take(tag)
         self.lease_renewer.forget(tag)  # `hold` may set an unlimited lease, which a renewal would end
         if sum(rows) > OVERSIZE * limit:
             self._store.rollback(self.queue, tag, delay=None, failed=False)
@@ -223,6 +228,9 @@ class Batches:
         # Only messages that are due by now, so none that this batch releases one by one: a retried
         # task releases these again, which must change nothing.
         before = min(before, self._store.now())
+        if not self._has_prefetched:  # Spark works on the first batch, so nothing has shown a size
+            limit = self.reserver.limit_guess(limit)
+            self._prefetch_limits, self._has_prefetched = (limit, before), True
         tag = self.tag_after(end)
         self.lease_renewer.watch(tag, time.monotonic())
         self.prefetcher.start(tag, limit, before)

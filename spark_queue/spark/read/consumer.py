@@ -29,7 +29,7 @@ class Consumer:
         self.planned = self.initial
         self.before = MAX_TIME_MS  #: messages that are due later (ms) are not reserved
         self.owned: Batches | None = None  #: its batches, once this process owns the consumer
-        self.waiting = Stopwatch()
+        self.waiting = Stopwatch()  #: how long it waited for messages, and for a prefetched batch
         self.state = QueueState(self.store, self.queue)
 
     def batches(self, offset: Offset) -> Batches:
@@ -40,7 +40,7 @@ class Consumer:
         """
         check_offset(offset, self._options)
         if self.owned is None:
-            self.owned = Batches(self.store, self._options, offset["consumer"], batch_of(offset))
+            self.owned = Batches(self.store, self._options, offset["consumer"], batch_of(offset), self.waiting)
             self.planned = offset
         return self.owned
 

@@ -115,7 +115,7 @@ class MultiInputPlanner:
                 self.members[binding] = self.queues[binding] = QueueInput(one)
         self._planned: MultiInputOffset | None = None
         self._reserved: MultiInputOffset | None = None  # the batch that this process reserved last
-        self.waiting = Stopwatch()
+        self.waiting = self._single_queue.waiting if self._single_queue else Stopwatch()
         self._waiter = AnyWaiter(member.open_waiter for member in self.members.values())
         self._bounded = False
 

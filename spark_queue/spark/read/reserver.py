@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from functools import partial
 
 from spark_queue.options.queue_options import QueueOptions
+from spark_queue.spark.read.batch_size import FIRST_ROWS
 from spark_queue.spark.read.fair_share import FairShare
 from spark_queue.spark.read.limits import ALL_ROWS, partition_limits
 from spark_queue.spark.read.memory_limit import MemoryLimit
@@ -14,6 +16,9 @@ from spark_queue.stores.base import Store
 from spark_queue.stores.services.dead_letters import dead_letter_exhausted
 
 log = logging.getLogger(__name__)
+
+#: The shortest time of a reserve (s): the clock may be coarse.
+SHORTEST = 0.001
 
 
 class Reserver:
@@ -30,6 +35,7 @@ class Reserver:
         self.memory = MemoryLimit(partition_limits(options)[0])
         self._share = FairShare(self._queue, consumer)
         self._recent = deque([0, 0], maxlen=2)  # the messages of the last two batches
+        self._speed = 0.0  # the messages per second that were reserved last
 
     def _is_auto(self, limit: int) -> bool:
         """Return whether neither the user nor Spark chose this limit."""
@@ -43,13 +49,23 @@ class Reserver:
         """Return how many messages a batch with this limit may have."""
         return min(limit, self.memory.rows, self._share.rows) if self._is_auto(limit) else limit
 
+    def limit_guess(self, limit: int) -> int:
+        """Return the limit of a batch whose size is a guess: what can be reserved in the target.
+
+        A slow database would take long to reserve too many messages, and to release them.
+        """
+        within_target = round(self._speed * self._options.target_batch_duration / 1000)
+        return min(limit, max(within_target, FIRST_ROWS)) if self._is_auto(limit) else limit
+
     def reserve(self, store: Store, tag: str, limit: int, before: int) -> list[int]:
         """Reserve messages that are due by `before` (ms); return the rows by partition."""
         if not self._is_auto(limit):
             return self._reserve_usable(store, tag, limit, before)
         self._share.update(store, limit, before, sum(self._recent))
+        began = time.monotonic()
         rows = self._reserve_usable(store, tag, self.possible_rows(limit), before)
         if rows:
+            self._speed = sum(rows) / max(time.monotonic() - began, SHORTEST)
             first = next(part for part, held in enumerate(rows) if held)
             self.memory.update(partial(store.peek_reserved, self._queue, f"{tag}/{first}"))
         return rows

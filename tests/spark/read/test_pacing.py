@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import time
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -11,13 +13,14 @@ import pytest
 from spark_queue import Buckets, Queue, open_store
 from spark_queue.messages.message import pushes
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.spark.read import memory_limit
+from spark_queue.spark.read import memory_limit, reserver
 from spark_queue.spark.read.batch_size import FIRST_ROWS, MAX_ROWS
 from spark_queue.spark.read.consumer import Consumer
 from spark_queue.spark.read.fair_share import COUNT_INTERVAL
 from spark_queue.spark.read.limits import ALL_ROWS
 from spark_queue.spark.read.log_reader import LogReader
 from spark_queue.spark.read.memory_limit import MemoryLimit
+from spark_queue.spark.read.multi_input import MultiInputPlanner
 from spark_queue.spark.read.pacing import UNSEEN_TRIGGER, Pacer, Trigger
 from tests.spark.drive import Query, source
 from tests.spark_session import SPARK
@@ -331,6 +334,37 @@ def test_a_batch_that_was_reserved_ahead_and_is_too_large_by_now_becomes_smaller
     while (following := take(one, end, 300)) != end:
         rows, end = rows + sum(following["rows"]), following
     assert rows == 1_000
+
+
+def test_a_slow_database_reserves_ahead_no_more_than_it_can_within_the_target(any_url, name, consumer, monkeypatch):
+    """The size after the first batch is a guess: it would take long to reserve that much, and to release it."""
+    seconds = itertools.count()
+    monkeypatch.setattr(reserver, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    monkeypatch.setattr(reserver, "FIRST_ROWS", 50)
+    fill(any_url, name, 1_000)
+    one = consumer(targetBatchDuration="2s")
+    end = take(one, one.initial, 100, prefetch=800)
+    second = take(one, end, 800, prefetch=800)
+    assert sum(second["rows"]) == 200, "100 messages a second, as it seems"
+    assert sum(take(one, second, 800)["rows"]) == 700, "by now, batches have shown their size"
+
+
+@pytest.mark.parametrize("inputs", [False, True])
+def test_the_wait_for_a_batch_that_is_being_reserved_ahead_is_not_its_time(any_url, name, consumer, inputs):
+    """It depends on the batch before it, so it would not show the time of a row."""
+    fill(any_url, name, 100)
+    planner = one = consumer()
+    if inputs:
+        raw = {"url": any_url, "inputs": json.dumps({"a": name}), "numPartitions": "2", "waitTimeout": "0s"}
+        planner = MultiInputPlanner(QueueOptions.parse(raw, "stream"))
+        one = planner.queues["a"]
+    first = take(planner, planner.initial, 50, prefetch=50)
+    prefetched = one.owned.prefetcher.take
+    one.owned.prefetcher.take = lambda tag: time.sleep(0.05) or prefetched(tag)
+    before = planner.waiting.seconds
+    assert take(planner, first, 50)["seq"] == 2
+    assert planner.waiting.seconds - before >= 0.05
+    planner.close()
 
 
 def test_the_limit_follows_messages_that_grow(monkeypatch):
