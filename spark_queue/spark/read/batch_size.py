@@ -50,7 +50,7 @@ class BatchSize:
         `chosen`: whether they are the choice of an earlier process.
         """
         self.rows = rows  #: the limit of the next batch
-        self.memory_limit = MAX_ROWS  #: how many rows fit into memory
+        self.max_rows = MAX_ROWS  #: the most rows of the next batch
         self._target = target
         self._chosen = chosen  # whether any batch has shown a size
         self._fitting = rows  # the size from which `rows` differs by a factor of SPREAD
@@ -65,13 +65,14 @@ class BatchSize:
 
     def is_full(self, rows: int) -> bool:
         """Return whether a batch with this number of rows had about as many as it could."""
-        return rows >= min(self._fitting, self.memory_limit) / 2
+        return rows >= min(self._fitting, self.max_rows) / 2
 
     def learn_first(self, rows: int, seconds: float, *, certain: bool = True) -> None:
         """Choose the size after the first batch of a process; not if it is only perhaps slow."""
         slow = seconds / (SLOW_START * self._target)
         if self.is_full(rows) and (certain or slow < 1):
-            self._choose(rows / slow if slow > 1 else rows * LONGEST * self._target / seconds, rows)
+            quick = min(rows * LONGEST * self._target / seconds, self.max_rows)
+            self._choose(rows / slow if slow > 1 else quick, rows)
 
     def learn(self, rows: int, seconds: float, target: float) -> None:
         """Choose the size after a later batch, so that the next one takes `target`."""

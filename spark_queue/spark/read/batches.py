@@ -43,6 +43,10 @@ log = logging.getLogger(__name__)
 #: A prefetched batch that exceeds its limit by this factor is released: the limit has changed.
 OVERSIZE = 4
 
+#: The number of batches that are prefetched before one is finished that shows the time of a row.
+#: The first batch of a process does not, because it starts the workers.
+GUESSES = 2
+
 #: The lease (ms), until it is started, of a batch that then gets an unlimited lease. Until then,
 #: Spark only writes a file.
 UNSTARTED_LEASE = 120_000
@@ -85,7 +89,7 @@ class Batches:
         self._reserved_at = -math.inf  # when it began to do so (monotonic s)
         self._limit = 0  # that of the batch that this process reserved last
         self._prefetch_limits = (0, MAX_TIME_MS)  # `limit` and `before` of the batch to prefetch; 0: none
-        self._has_prefetched = False  # whether this process has prefetched a batch
+        self._guesses = GUESSES  # how many of the next batches to prefetch have a size that is a guess
         self._started: Batch | None = None  # the batch that this process started last
         self._replayed_seq = 0  # the batch of an earlier process that was replayed last
 
@@ -97,6 +101,12 @@ class Batches:
     def tag_after(self, offset: Offset) -> str:
         """Return the tag under which this process reserves the batch after `offset`."""
         return f"{offset['consumer']}/{Batch(offset['seq'] + 1, self.number)}"
+
+    @property
+    def max_rows(self) -> int:
+        """The most rows of the next batch: those that fit into memory, and that may be guessed."""
+        memory = self.reserver.memory.rows
+        return self.reserver.limit_guess(memory) if self._guesses else memory
 
     @property
     def _lease(self) -> int:
@@ -228,9 +238,10 @@ class Batches:
         # Only messages that are due by now, so none that this batch releases one by one: a retried
         # task releases these again, which must change nothing.
         before = min(before, self._store.now())
-        if not self._has_prefetched:  # Spark works on the first batch, so nothing has shown a size
+        if self._guesses:
+            self._guesses -= 1
             limit = self.reserver.limit_guess(limit)
-            self._prefetch_limits, self._has_prefetched = (limit, before), True
+            self._prefetch_limits = limit, before
         tag = self.tag_after(end)
         self.lease_renewer.watch(tag, time.monotonic())
         self.prefetcher.start(tag, limit, before)

@@ -87,9 +87,9 @@ class Consumer:
         return sum(end.get("rows", []))
 
     @property
-    def memory_limit(self) -> int:
-        """How many rows fit into memory, as far as it is known."""
-        return MAX_ROWS if self.owned is None else self.owned.reserver.memory.rows
+    def max_rows(self) -> int:
+        """The most rows of a batch, as far as memory and the database limit them."""
+        return MAX_ROWS if self.owned is None else self.owned.max_rows
 
     def stop_at_now(self) -> None:
         """Bound the run: reserve only messages that are due by now."""

@@ -127,7 +127,7 @@ class LogInput:
         self._busy = False
 
     @property
-    def memory_limit(self) -> int:
+    def max_rows(self) -> int:
         """How many messages fit into memory, as far as it is known."""
         return self._cursor.memory.rows
 

@@ -125,7 +125,7 @@ class LogReader:
         return int(end["position"] - begin["position"])
 
     @property
-    def memory_limit(self) -> int:
+    def max_rows(self) -> int:
         """How many rows fit into memory, as far as it is known."""
         return self._cursor.memory.rows
 

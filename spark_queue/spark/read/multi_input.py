@@ -273,9 +273,9 @@ class MultiInputPlanner:
         return max((sum(parts) for parts in end.get("rows", {}).values()), default=0)
 
     @property
-    def memory_limit(self) -> int:
-        """How many rows fit into memory, as far as it is known."""
-        return min(member.memory_limit for member in self.members.values())
+    def max_rows(self) -> int:
+        """The most rows of a batch, as far as memory and the database limit them."""
+        return min(member.max_rows for member in self.members.values())
 
     def stop_at_now(self) -> None:
         """Bound the run: reserve only messages that are due by now."""

@@ -67,14 +67,14 @@ class Pacer:
         self._running: _Running | None = None
         self._first = True  # whether no batch of this process is finished
 
-    def next_size(self, start: Mapping[str, Any], memory_limit: int) -> BatchSize:
+    def next_size(self, start: Mapping[str, Any], max_rows: int) -> BatchSize:
         """Return the size of the batch after `start`, which Spark has finished."""
         self._called = self._now()
         if self._size is None:
             self._size = self._size_after(start)
             if start.get(FIRST_FULL):
                 self._size.learn_first(self._size.rows, self._target)
-        self._size.memory_limit = memory_limit
+        self._size.max_rows = max_rows
         if self._running is not None:
             self._learn(self._size, self._running, self._called)
             self._running, self._first = None, False

@@ -32,8 +32,8 @@ class Planner(Protocol):
         """Return the number of rows of the batch from `start` to `end`."""
 
     @property
-    def memory_limit(self) -> int:
-        """How many rows a batch may have, if it is limited by memory."""
+    def max_rows(self) -> int:
+        """The most rows of a batch, as far as memory and the database limit them."""
 
     def stop_at_now(self) -> None:
         """Bound the run: read only messages that are due by now."""

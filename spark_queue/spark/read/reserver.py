@@ -18,7 +18,7 @@ from spark_queue.stores.services.dead_letters import dead_letter_exhausted
 log = logging.getLogger(__name__)
 
 #: The shortest time of a reserve (s): the clock may be coarse.
-SHORTEST = 0.001
+SHORTEST_RESERVE = 0.001
 
 
 class Reserver:
@@ -65,7 +65,7 @@ class Reserver:
         began = time.monotonic()
         rows = self._reserve_usable(store, tag, self.possible_rows(limit), before)
         if rows:
-            self._speed = sum(rows) / max(time.monotonic() - began, SHORTEST)
+            self._speed = sum(rows) / max(time.monotonic() - began, SHORTEST_RESERVE)
             first = next(part for part, held in enumerate(rows) if held)
             self.memory.update(partial(store.peek_reserved, self._queue, f"{tag}/{first}"))
         return rows

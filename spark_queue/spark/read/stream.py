@@ -67,7 +67,7 @@ class PlannedStream(PickledWithLoader, DataSourceStreamReader, SupportsTriggerAv
         if rows is not None:
             return self._next(start, rows, rows if again else 0)
         self.commit(start)  # before the next batch begins: its time is a part of the last one
-        size = self._pacer.next_size(start, planner.memory_limit)
+        size = self._pacer.next_size(start, planner.max_rows)
         waited = planner.waiting.seconds
         end = self._next(start, size.rows, size.following if again else 0)
         if end != start:
