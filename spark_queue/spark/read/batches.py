@@ -43,9 +43,9 @@ log = logging.getLogger(__name__)
 #: A prefetched batch that exceeds its limit by this factor is released: the limit has changed.
 OVERSIZE = 4
 
-#: The number of batches that are prefetched before one is finished that shows the time of a row.
-#: The first batch of a process does not, because it starts the workers.
-GUESSES = 2
+#: The size of the next batch is a guess until this number of batches has started. The first one of
+#: a process does not show the time of a row, because it starts the workers.
+GUESSED = 3
 
 #: The lease (ms), until it is started, of a batch that then gets an unlimited lease. Until then,
 #: Spark only writes a file.
@@ -89,7 +89,7 @@ class Batches:
         self._reserved_at = -math.inf  # when it began to do so (monotonic s)
         self._limit = 0  # that of the batch that this process reserved last
         self._prefetch_limits = (0, MAX_TIME_MS)  # `limit` and `before` of the batch to prefetch; 0: none
-        self._guesses = GUESSES  # how many of the next batches to prefetch have a size that is a guess
+        self._started_batches = 0  # how many batches this process started
         self._started: Batch | None = None  # the batch that this process started last
         self._replayed_seq = 0  # the batch of an earlier process that was replayed last
 
@@ -106,7 +106,7 @@ class Batches:
     def max_rows(self) -> int:
         """The most rows of the next batch: those that fit into memory, and that may be guessed."""
         memory = self.reserver.memory.rows
-        return self.reserver.limit_guess(memory) if self._guesses else memory
+        return self.reserver.limit_guess(memory) if 0 < self._started_batches < GUESSED else memory
 
     @property
     def _lease(self) -> int:
@@ -187,6 +187,7 @@ class Batches:
         if self._started != (batch := batch_of(end)):
             self.ownership.start(batch)
             self._started = batch
+            self._started_batches += 1
             self.reserver.note_batch(sum(end.get("rows", [])))
 
     # --- 4. held, while its tasks work on it
@@ -238,8 +239,7 @@ class Batches:
         # Only messages that are due by now, so none that this batch releases one by one: a retried
         # task releases these again, which must change nothing.
         before = min(before, self._store.now())
-        if self._guesses:
-            self._guesses -= 1
+        if self._started_batches < GUESSED:
             limit = self.reserver.limit_guess(limit)
             self._prefetch_limits = limit, before
         tag = self.tag_after(end)

@@ -12,7 +12,7 @@ from spark_queue.spark.read.batch_size import FIRST_ROWS, BatchSize
 #: one, and the first of its process. An offset may lack them.
 SIZE_FIELDS = SIZE, FIRST_FULL = "size", "firstFull"
 
-#: The shortest time of a batch (s): the clock may have been set back.
+#: The shortest time that is measured (s): a clock may be coarse, or have been set back.
 SHORTEST = 0.001
 
 #: How late Spark may be after the moment of a trigger (s).

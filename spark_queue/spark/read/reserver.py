@@ -12,13 +12,11 @@ from spark_queue.spark.read.batch_size import FIRST_ROWS
 from spark_queue.spark.read.fair_share import FairShare
 from spark_queue.spark.read.limits import ALL_ROWS, partition_limits
 from spark_queue.spark.read.memory_limit import MemoryLimit
+from spark_queue.spark.read.pacing import SHORTEST
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.dead_letters import dead_letter_exhausted
 
 log = logging.getLogger(__name__)
-
-#: The shortest time of a reserve (s): the clock may be coarse.
-SHORTEST_RESERVE = 0.001
 
 
 class Reserver:
@@ -65,7 +63,7 @@ class Reserver:
         began = time.monotonic()
         rows = self._reserve_usable(store, tag, self.possible_rows(limit), before)
         if rows:
-            self._speed = sum(rows) / max(time.monotonic() - began, SHORTEST_RESERVE)
+            self._speed = sum(rows) / max(time.monotonic() - began, SHORTEST)
             first = next(part for part, held in enumerate(rows) if held)
             self.memory.update(partial(store.peek_reserved, self._queue, f"{tag}/{first}"))
         return rows

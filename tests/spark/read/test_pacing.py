@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 import time
+from contextlib import closing
 from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -356,18 +358,26 @@ def test_a_slow_database_reserves_ahead_no_more_than_it_can_within_the_target(an
 def test_the_wait_for_a_batch_that_is_being_reserved_ahead_is_not_its_time(any_url, name, consumer, inputs):
     """It depends on the batch before it, so it would not show the time of a row."""
     fill(any_url, name, 100)
-    planner = one = consumer()
-    if inputs:
-        raw = {"url": any_url, "inputs": json.dumps({"a": name}), "numPartitions": "2", "waitTimeout": "0s"}
-        planner = MultiInputPlanner(QueueOptions.parse(raw, "stream"))
-        one = planner.queues["a"]
-    first = take(planner, planner.initial, 50, prefetch=50)
-    prefetched = one.owned.prefetcher.take
-    one.owned.prefetcher.take = lambda tag: time.sleep(0.05) or prefetched(tag)
-    before = planner.waiting.seconds
-    assert take(planner, first, 50)["seq"] == 2
-    assert planner.waiting.seconds - before >= 0.05
-    planner.close()
+    raw = {"url": any_url, "inputs": json.dumps({"a": name}), "numPartitions": "2", "waitTimeout": "0s"}
+    planner: Any = MultiInputPlanner(QueueOptions.parse(raw, "stream")) if inputs else consumer()
+    one = planner.queues["a"] if inputs else planner
+    with closing(planner):
+        first = take(planner, planner.initial, 50, prefetch=50)
+        prefetched = one.owned.prefetcher.take
+        one.owned.prefetcher.take = lambda tag: time.sleep(0.05) or prefetched(tag)
+        before = planner.waiting.seconds
+        assert take(planner, first, 50)["seq"] == 2
+        assert planner.waiting.seconds - before >= 0.05
+
+
+def test_a_query_of_a_trickle_stops_guessing(any_url, name, consumer):
+    """It prefetches nothing, and its size is not limited by the first reserves for ever."""
+    one = consumer()
+    end = one.initial
+    for _ in range(3):
+        fill(any_url, name, 10)
+        end = take(one, end, FIRST_ROWS, prefetch=FIRST_ROWS)
+    assert one.max_rows == MAX_ROWS
 
 
 def test_the_limit_follows_messages_that_grow(monkeypatch):
