@@ -22,7 +22,8 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from raw import batches
 
-from spark_queue import __version__
+from spark_queue import Buckets, __version__
+from spark_queue.messages.ids import new_id_array
 from spark_queue.messages.message import pushes
 from spark_queue.messages.schema import PUSHES
 from spark_queue.stores.base import Store
@@ -34,6 +35,10 @@ STORES = ("sqlite", "redis", "mongodb")
 
 #: A message of 100 bytes, in Spark SQL over a column `id`. `payloads` returns the same documents.
 DOCUMENT = "to_json(named_struct('n', id, 'carrier', 'UA', 'origin', 'EWR', 'text', repeat('x', 50)))"
+
+
+#: Messages per push when a queue is filled: ten full buckets.
+PART = 10 * Buckets().size
 
 
 def payloads(n: int) -> list[bytes]:
@@ -52,6 +57,18 @@ def fill(store: Store, queue: str, texts: Sequence[bytes], delay: int | None = N
     """Push JSON documents, in batches."""
     for part in batches(texts):
         store.push(queue, documents(part, delay))
+
+
+def push_documents(store: Store, queue: str, n: int, delay: int | None = None) -> None:
+    """Push `n` messages of 100 bytes in parts: ten million do not fit into memory.
+
+    The parts have the same payloads, made once, and ids of their own.
+    """
+    made = documents(payloads(min(PART, n)), delay)
+    column = made.schema.get_field_index("id")
+    for first in range(0, n, PART):
+        rows = made.slice(0, min(PART, n - first))
+        store.push(queue, rows.set_column(column, made.schema.field(column), new_id_array(rows.num_rows)))
 
 
 def databases(folder: str, wanted: list[str]) -> dict[str, str]:

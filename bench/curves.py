@@ -21,11 +21,10 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import ClassVar
 
-from common import STORES, check, documents, fill, payloads, turns
+from common import STORES, check, fill, payloads, push_documents, turns
 
 from spark_queue import Buckets, open_store
 from spark_queue.messages.buckets import Layout
-from spark_queue.messages.ids import new_id_array
 from spark_queue.stores.base import Store
 from spark_queue.stores.types import COUNT_LIMIT
 
@@ -37,9 +36,6 @@ SINGLE_RESERVES, SIZES_READS = 20, 5
 
 #: Ready messages in addition to those of the curve.
 READY = 10_000
-
-#: Messages per push when a queue is filled: ten full buckets.
-PART = 10 * Buckets().size
 
 #: Messages per reserve of a consumer.
 CONSUMER_BATCH = 100
@@ -146,7 +142,7 @@ class Backlog(Curve):
     heavy: ClassVar[Mapping[str, int]] = dict.fromkeys(STORES, 10_000_000)
 
     def fill(self, point: Point, size: int) -> None:
-        push_documents(point, size)
+        push_documents(point.store, point.queue, size)
 
 
 class Bucketed(Backlog):
@@ -167,8 +163,8 @@ class Scheduled(Curve):
     sizes = (0, 10_000, 100_000, 1_000_000)
 
     def fill(self, point: Point, size: int) -> None:
-        push_documents(point, READY)
-        push_documents(point, size, LONG_MS)
+        push_documents(point.store, point.queue, READY)
+        push_documents(point.store, point.queue, size, LONG_MS)
 
 
 class Queues(Curve):
@@ -194,7 +190,7 @@ class Queues(Curve):
         self.point = Point(self.url, self.folder)
         self.points = {sizes[0]: self.point}
         self.others: list[str] = []
-        push_documents(self.point, READY)
+        push_documents(self.point.store, self.point.queue, READY)
 
     def fill(self, point: Point, size: int) -> None:
         new = [f"{point.queue}.{number}" for number in range(len(self.others) + 1, size)]
@@ -223,7 +219,7 @@ class Consumers(Curve):
         pass  # each measurement pushes its own messages and drains them
 
     def measure(self, point: Point, size: int) -> dict[str, float]:
-        push_documents(point, n := 4 * self.batch)
+        push_documents(point.store, point.queue, n := 4 * self.batch)
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(IMPORTS)
         with ProcessPoolExecutor(size, context, _join, (context.Barrier(size),)) as pool:
@@ -262,7 +258,7 @@ class Dead(Curve):
     sizes = (0, 100, 10_000)
 
     def fill(self, point: Point, size: int) -> None:
-        push_documents(point, READY + size)
+        push_documents(point.store, point.queue, READY + size)
 
     def measure(self, point: Point, size: int) -> dict[str, float]:
         store, queue, tag = point.store, point.queue, f"dead-{uuid.uuid4().hex[:8]}"
@@ -332,18 +328,6 @@ def read_sizes(point: Point) -> float:
             point.store.sizes(point.queue, COUNT_LIMIT)
         times.append(one())
     return statistics.median(times)
-
-
-def push_documents(point: Point, n: int, delay: int | None = None) -> None:
-    """Push `n` messages of 100 bytes in parts: ten million do not fit into memory.
-
-    The parts have the same payloads, made once, and ids of their own.
-    """
-    made = documents(payloads(min(PART, n)), delay)
-    column = made.schema.get_field_index("id")
-    for first in range(0, n, PART):
-        rows = made.slice(0, min(PART, n - first))
-        point.store.push(point.queue, rows.set_column(column, made.schema.field(column), new_id_array(rows.num_rows)))
 
 
 def in_threads(work: Callable[..., object], items: Sequence[object]) -> None:

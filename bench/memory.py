@@ -24,8 +24,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 import psutil
-from common import STORES, arguments, check, databases, keep, say, session, setup, turns
-from curves import Point, push_documents
+from common import STORES, arguments, check, databases, keep, push_documents, say, session, setup, turns
+from curves import Point
 from meter import READER, WORKERS, python_processes
 from report import Table, aligned, piped, renew
 
@@ -50,7 +50,7 @@ def drain(url: str, folder: Path, backlog: int, batch: str) -> tuple[str, Peaks]
     peaks: Peaks = {READER: 0, WORKERS: 0}
     spark = session()
     with closing(Point(url, folder)) as point:
-        push_documents(point, backlog)
+        push_documents(point.store, point.queue, backlog)
         options: dict[str, Any] = {"url": point.url, "queue": point.queue, "numPartitions": 2}
         stream = spark.readStream.format("queue").options(**options, maxRecordsPerTrigger=batch).load()
         writer = stream.writeStream.format("noop").option("checkpointLocation", str(folder / point.queue))

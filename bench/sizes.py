@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).parent))
 
 import pyarrow as pa
-from common import STORES, arguments, check, databases, fill, keep, payloads, say, session, setup, turns
+from common import STORES, arguments, check, databases, keep, push_documents, say, session, setup, turns
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from report import Table, aligned, piped, renew
@@ -63,8 +63,7 @@ class Sizes:
         """Return a new queue with `n` messages."""
         queue = f"bench{uuid.uuid4().hex[:8]}"
         with open_store(self.url) as store:
-            for first in range(0, n, 100_000):
-                fill(store, queue, payloads(min(100_000, n - first)))
+            push_documents(store, queue, n)
         return queue
 
     def drop(self, queue: str) -> None:
