@@ -6,6 +6,7 @@ import uuid
 from datetime import UTC, datetime, timedelta
 
 import pytest
+import redis
 
 from spark_queue.errors import StoreError
 from spark_queue.messages.message import messages, pushes
@@ -200,6 +201,38 @@ def test_what_a_move_leaves_waits_in_the_list_again(store, queue, waiting):
 
 
 # --- what others write ----------------------------------------------------------------------------
+
+
+#: Which of ten reservations of 40 messages, or which messages of it, are released, and how many commands that takes
+#: for each of them one by one: none, if they are many.
+RELEASED = {
+    "the oldest": ("a", None, 0),
+    "one in the middle": ("e", None, 0),
+    "the latest": ("j", None, 0),
+    "every second one": ("e", slice(None, None, 2), 0),
+    "a few": ("e", slice(3, 6), 3),
+}
+
+
+@pytest.mark.parametrize("layout", ["rfq"], indirect=True)
+@pytest.mark.parametrize("released", RELEASED.values(), ids=RELEASED)
+@pytest.mark.parametrize("act", ["rollback", "commit"])
+def test_many_leave_the_nextlog_of_rfq_in_few_steps_and_others_keep_their_order(new_server, queue, released, act):
+    """One by one, each would walk through all that are reserved: a script of 5,000 messages took five seconds."""
+    tag, which, walks = released
+    server = new_server()
+    with open_store(f"{server.url}?layout=rfq") as store, redis.Redis.from_url(server.url, protocol=2) as client:
+        put(store, queue, range(400))
+        for one in "abcdefghij":
+            assert sum(store.reserve(queue, one, 40)) == 40
+        before = client.lrange(f"rfq:{queue}:nextlog", 0, -1)
+        ids = None if which is None else store.held_ids(queue, f"{tag}/0")[which]
+        gone = set(store.held_ids(queue, f"{tag}/0") if ids is None else ids)
+        client.config_resetstat()
+        assert getattr(store, act)(queue, tag, ids) == len(gone)
+        assert client.info("commandstats").get("cmdstat_lrem", {"calls": 0})["calls"] == walks
+        assert client.lrange(f"rfq:{queue}:nextlog", 0, -1) == [one for one in before if one.decode() not in gone]
+        assert store.sizes(queue).reserved == 400 - len(gone)
 
 
 @pytest.mark.parametrize("layout", ["redis-list"], indirect=True)

@@ -26,6 +26,7 @@ layout.target.index, layout.target.hash = KEYS[8], KEYS[9]
 
 local LIST, NEXT, MORE, LOST = unpack(KEYS, #KEYS - 3)
 local MESSAGE = layout.own.message
+local FEW = 10 -- fewer ids are removed one by one
 local ID_TIME_TOLERANCE = 2000 -- ms: a due time this close to the time in the id has no entry
 
 layout.has_id = function(q, id)
@@ -166,36 +167,52 @@ layout.on_reserved = function(ids)
   call_many('HDEL', MORE, ids)
 end
 
+-- Remove the wanted ids from an end of the nextlog, which is `size` ids long. Return their number.
+local function take_from_end(wanted, tail, size)
+  local first, last = unpack(tail and { -size, -1 } or { 0, size - 1 })
+  local rest, found = {}, 0
+  local ids = redis.call('LRANGE', NEXT, first, last)
+  for n = 1, #ids do
+    local id = ids[tail and n or #ids + 1 - n]
+    if wanted[id] then
+      wanted[id], found = nil, found + 1
+    else
+      rest[#rest + 1] = id
+    end
+  end
+  if found > 0 then
+    redis.call('LTRIM', NEXT, unpack(tail and { 0, -size - 1 } or { size, -1 }))
+    call_many(tail and 'RPUSH' or 'LPUSH', NEXT, rest)
+  end
+  return found
+end
+
 -- Remove ids from the nextlog, or from the backlog if a harvest has put them back there. Many ids
--- are removed in one pass, since LREM walks through the list for each id.
+-- are at one of its ends, mostly: those of the oldest reservation, or of the latest. LREM would
+-- walk through the list for each of them.
 layout.on_released = function(ids)
-  local not_taken = {}
-  if 4 * #ids < redis.call('LLEN', NEXT) then
+  local wanted, left, size, length = {}, #ids, #ids, redis.call('LLEN', NEXT)
+  for _, id in ipairs(ids) do
+    wanted[id] = true
+  end
+  if #ids < FEW then
     for _, id in ipairs(ids) do
-      if redis.call('LREM', NEXT, -1, id) == 0 then
-        not_taken[#not_taken + 1] = id
+      if redis.call('LREM', NEXT, -1, id) > 0 then
+        wanted[id] = nil
       end
     end
   else
-    local wanted, rest = {}, {}
-    for _, id in ipairs(ids) do
-      wanted[id] = true
-    end
-    for _, id in ipairs(redis.call('LRANGE', NEXT, 0, -1)) do
-      if wanted[id] then
-        wanted[id] = nil
-      else
-        rest[#rest + 1] = id
-      end
-    end
-    redis.call('DEL', NEXT)
-    call_many('RPUSH', NEXT, rest)
-    for _, id in ipairs(ids) do
-      not_taken[#not_taken + 1] = wanted[id] and id
-    end
+    repeat
+      left = left - take_from_end(wanted, true, size)
+      left = left - (left > 0 and size < length and take_from_end(wanted, false, size) or 0)
+      local all = size >= length
+      size = 4 * size
+    until left == 0 or all
   end
-  for _, id in ipairs(not_taken) do
-    redis.call('LREM', LIST, 1, id)
+  for _, id in ipairs(ids) do
+    if wanted[id] then
+      redis.call('LREM', LIST, 1, id)
+    end
   end
 end
 
