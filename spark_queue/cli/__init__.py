@@ -28,6 +28,7 @@ try:
         version,
         watch,
     )
+    from spark_queue.cli.interrupts import keep_interrupts
     from spark_queue.cli.params import app
 except ModuleNotFoundError as missing:
     if (missing.name or "").startswith("spark_queue"):
@@ -43,4 +44,5 @@ __all__ = [
 
 def main() -> None:
     """Run the command in `sys.argv`, and end the process with its exit code."""
+    keep_interrupts()
     app(prog_name="spark-queue")
