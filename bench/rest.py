@@ -2,6 +2,8 @@
 
     # all stores, and keuss on Redis and MongoDB; --docs updates docs/benchmarks.md
     python bench/rest.py --docs
+    # how long a message is under way to a pop that waits; --docs as above
+    python bench/rest.py --waits
     # 64 clients on all stores at once: fails if a message is lost or delivered to two clients
     python bench/rest.py --load --seconds 60
 
@@ -16,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import shutil
 import statistics
 import subprocess
@@ -35,6 +38,7 @@ from common import ROOT, STORES, arguments, check, databases, keep, say, setup_o
 from report import Table, aligned, piped, renew
 
 from spark_queue import open_store
+from spark_queue.options.url import StoreUrl
 from tests.http_load import JSON, Caller, load
 from tests.serving import serving
 
@@ -80,7 +84,7 @@ async def singles(url: str, path: str, messages: int) -> Rates:
         if status != 200:
             return 0
         status, _, _ = await caller.call("PATCH", f"{path}/commit/{headers['x-ks-id']}")
-        return int(status == 204)
+        return int(status == 200)
 
     pushed = await rate_of(url, messages, 1, push)
     return {"push": pushed, "reserve+commit": await rate_of(url, messages, 1, work)}
@@ -91,16 +95,16 @@ async def batches(url: str, path: str, messages: int) -> Rates:
     body = b"[" + b",".join([b'{"payload":%b}' % PAYLOAD] * BATCH) + b"]"
 
     async def push(caller: Caller) -> int:
-        status, _, _ = await caller.call("POST", f"{path}/batch", body, JSON)
+        status, _, _ = await caller.call("POST", f"{path}/messages", body, JSON)
         return BATCH * (status == 200)
 
     async def work(caller: Caller) -> int:
-        _, _, text = await caller.call("GET", f"{path}/batch?n={BATCH}&reserve=1")
+        _, _, text = await caller.call("POST", f"{path}/reserve", json.dumps({"limit": BATCH}).encode(), JSON)
         taken = json.loads(text)
         if not taken["messages"]:
             return 0
-        held = json.dumps([taken["reservation"]]).encode()
-        _, _, text = await caller.call("PATCH", f"{path}/commit", held, JSON)
+        held = json.dumps({"receipts": [taken["receipt"]]}).encode()
+        _, _, text = await caller.call("POST", f"{path}/commit", held, JSON)
         return int(json.loads(text)["committed"])
 
     pushed = await rate_of(url, messages, BATCH, push)
@@ -127,7 +131,7 @@ def measure(store: str, url: str, messages: int, rounds: int) -> dict[str, Rates
         for number in range(rounds + 1):  # the first is the warm-up
             name = f"bench{uuid.uuid4().hex[:12]}"
             ours = asyncio.run(singles(server.url, f"/q/ns/{name}", messages))
-            ours |= asyncio.run(batches(server.url, f"/q/ns/{name}", messages // BATCH * BATCH * 10))
+            ours |= asyncio.run(batches(server.url, f"/v1/queues/ns/{name}", messages // BATCH * BATCH * 10))
             theirs: Rates = {}
             if store in KEUSS and shutil.which("node") and MODULES.exists():
                 with keuss(KEUSS[store], url) as other:
@@ -139,6 +143,63 @@ def measure(store: str, url: str, messages: int, rounds: int) -> dict[str, Rates
                 found["ours"].append(ours)
                 found["keuss"].append(theirs)
     return {who: {way: statistics.median(one[way] for one in all) for way in all[0]} for who, all in found.items()}
+
+
+# --- waits ----------------------------------------------------------------------------------------
+
+#: Layouts with the longest medians that are wanted (ms): after a delay, and from a push to a pop.
+WAITS = {"redis-oq": (10, 10), "redis-list": (None, 10), "mongo": (40, 60)}
+
+#: Messages of a median.
+WAITED = 40
+
+#: The delay of a message (s), and times between which a push follows a pop that waits (s).
+DELAY, PAUSES = 0.3, (0.05, 0.25)
+
+
+async def late(caller: Caller, other: Caller, path: str) -> float:
+    """Push a message with a delay, and pop it. Return how late it came (ms)."""
+    await other.call("PUT", f"{path}?delay={DELAY}", PAYLOAD, JSON)
+    status, headers, _ = await caller.call("GET", f"{path}?to=20000")
+    came = time.time()
+    check(status, 200)
+    return (came - datetime.fromisoformat(headers["x-ks-mature"]).timestamp()) * 1000
+
+
+async def woken(caller: Caller, other: Caller, path: str) -> float:
+    """Push a message while a pop waits. Return the ms from the push to the end of the pop."""
+    waiting = asyncio.ensure_future(caller.call("GET", f"{path}?to=20000"))
+    await asyncio.sleep(random.uniform(*PAUSES))
+    began = time.perf_counter()
+    await other.call("PUT", path, PAYLOAD, JSON)
+    status, _, _ = await waiting
+    check(status, 200)
+    return (time.perf_counter() - began) * 1000
+
+
+async def waits_of(url: str, path: str, n: int, way: Callable[[Caller, Caller, str], Awaitable[float]]) -> float:
+    """Return the median of `n` waits, after three that warm up."""
+    async with Caller(url) as caller, Caller(url) as other:
+        found = [await way(caller, other, path) for _ in range(n + 3)]
+    return statistics.median(found[3:])
+
+
+def measure_waits(urls: dict[str, str], n: int) -> Table:
+    """Return the table of waits."""
+    layouts = {"redis-oq": "redis", "redis-list": "redis", "mongo": "mongodb"}
+    rows: Table = [("layout", "after a delay (ms)", "wanted", "from a push to a waiting pop (ms)", "wanted")]
+    for layout, store in layouts.items():
+        if store not in urls:
+            continue
+        url, name = StoreUrl.parse(urls[store]).with_layout(layout), f"bench{uuid.uuid4().hex[:12]}"
+        with tempfile.TemporaryDirectory() as folder, serving(Path(folder), "--url", f"ns={url}") as server:
+            path, (longest_late, longest_woken) = f"/q/ns/{name}", WAITS[layout]
+            after = "" if longest_late is None else f"{asyncio.run(waits_of(server.url, path, n, late)):.1f}"
+            push = asyncio.run(waits_of(server.url, path, n, woken))
+            rows.append((layout, after, str(longest_late or ""), f"{push:.1f}", str(longest_woken)))
+        with open_store(url) as opened:
+            opened.drop(name)
+    return rows
 
 
 def under_load(urls: dict[str, str], seconds: float) -> None:
@@ -161,6 +222,7 @@ def under_load(urls: dict[str, str], seconds: float) -> None:
 
 def main() -> int:
     parser = arguments(__doc__ or "", messages=1_000, rounds=3)
+    parser.add_argument("--waits", action="store_true", help="instead, measure how long messages are under way")
     parser.add_argument("--load", action="store_true", help="instead, run 64 clients on all stores at once")
     parser.add_argument("--docs", action="store_true", help="update docs/benchmarks.md")
     parser.add_argument("--seconds", type=float, default=60, help="duration of --load (default %(default)s)")
@@ -170,6 +232,15 @@ def main() -> int:
         urls = databases(folder, args.only or list(STORES))
         if args.load:
             under_load(urls, args.seconds)
+            return 0
+        if args.waits:
+            rows = measure_waits(urls, WAITED)
+            print(*aligned(rows), sep="\n")
+            if args.docs:
+                ran = f"{setup_of()}; medians of {WAITED} messages, one after the other"
+                renew(
+                    "rest waits", "\n".join([f"Measured on {datetime.now(UTC):%Y-%m-%d}: {ran}.", "", *piped(rows)])
+                )
             return 0
         results: dict[str, Any] = {}
         for store, url in urls.items():

@@ -104,8 +104,14 @@ class FencedError(QueueError):
     """
 
 
+#: Longer names have no similar ones.
+MAX_NAME = 200
+
+
 def did_you_mean(name: str, candidates: Iterable[str]) -> str:
     """Return the end of an error that suggests names similar to `name`; empty if there are none."""
+    if len(name) > MAX_NAME:  # no name of ours; to compare it would take long
+        return ""
     by_lower_case = {candidate.lower(): candidate for candidate in candidates}
     similar = [by_lower_case[match] for match in get_close_matches(name.lower(), by_lower_case, n=3)]
     return f"; did you mean {' or '.join(repr(one) for one in similar)}?" if similar else ""

@@ -110,7 +110,7 @@ async def load(
 
     async def work(who: int) -> None:
         chance, path = random.Random(seed * 1000 + who), paths[who % len(paths)]
-        lease = "&lease=2000" if dying else ""
+        own = path.replace("/q/", "/v1/queues/", 1)
         async with Caller(url) as caller:
 
             async def call(method: str, path: str, value: object = None) -> tuple[int, dict[str, str], bytes]:
@@ -145,15 +145,15 @@ async def load(
                 if committed:
                     tally.committed.update(ids)
 
-            async def settle(handles: list[str], ids: list[str], *, commit: bool) -> None:
+            async def settle(receipts: list[str], ids: list[str], *, commit: bool) -> None:
                 if not commit:
                     leave(ids, False)
-                if len(handles) == 1:
-                    act = "commit" if commit else "rollback"
-                    answer = await call("PATCH", f"{path}/{act}/{handles[0]}")
-                    done = expect(answer, 204 if commit else 200, *([404] if dying else []))
+                act = "commit" if commit else "rollback"
+                if len(receipts) == 1:
+                    answer = await call("PATCH", f"{path}/{act}/{receipts[0]}")
+                    done = expect(answer, 200, *([404] if dying else []))
                 else:
-                    answer = await call("PATCH", f"{path}/{'commit' if commit else 'rollback'}", handles)
+                    answer = await call("POST", f"{own}/{act}", {"receipts": receipts})
                     done = expect(answer, 200) and (not commit or orjson.loads(answer[2])["committed"] == len(ids))
                     if not done and not dying:
                         tally.wrong.append(f"not all were held: {answer[2]!r}")
@@ -163,37 +163,40 @@ async def load(
             while time.monotonic() < end and not enough(tally):
                 if chance.random() < 0.3:
                     ids = [f"{who}-{next(number)}" for _ in range(chance.randint(2, 8))]
-                    answer = await call("POST", f"{path}/batch", [{"id": id, "payload": id} for id in ids])
+                    answer = await call("POST", f"{own}/messages", [{"id": id, "payload": id} for id in ids])
                 else:
                     ids = [f"{who}-{next(number)}"]
                     answer = await call("PUT", f"{path}?id={ids[0]}", ids[0])
                 if expect(answer, 200):
                     tally.pushed.update(ids)
                 if chance.random() < 0.3:
-                    answer = await call("GET", f"{path}/batch?n=5&reserve=1{lease}")
+                    answer = await call("POST", f"{own}/reserve", {"limit": 5} | ({"lease": "2s"} if dying else {}))
                     if expect(answer, 200) and (messages := orjson.loads(answer[2])["messages"]):
                         ids = [one["id"] for one in messages]
                         for id in ids:
                             tally.take(id, dying)
-                        await settle([one["handle"] for one in messages], ids, commit=chance.random() < 0.9)
+                        await settle([one["receipt"] for one in messages], ids, commit=chance.random() < 0.9)
                 else:
-                    answer = await call("GET", f"{path}?reserve=1&to=20{lease}")
+                    answer = await call("GET", f"{path}?reserve=1&to=20{'&lease=2000' if dying else ''}")
                     if expect(answer, 200, 504):
-                        id = answer[1]["x-ks-message-id"]
+                        id = answer[1]["x-ks-id"]
                         tally.take(id, dying)
-                        await settle([answer[1]["x-ks-id"]], [id], commit=chance.random() < 0.9)
+                        await settle([answer[1]["x-ks-receipt"]], [id], commit=chance.random() < 0.9)
 
     await asyncio.gather(*(work(who) for who in range(clients)))
     async with Caller(url) as caller:
         for path in paths:
+            own = path.replace("/q/", "/v1/queues/", 1)
             patience = time.monotonic() + (60 if dying else 0)
             while True:
                 tally.calls += 1
-                _, _, answer = await caller.call("GET", f"{path}/batch?n=1000&to=100")
-                ids = [one["id"] for one in orjson.loads(answer)["messages"]]
-                for id in ids:
-                    tally.take(id, dying)
-                if not ids:
+                _, _, answer = await caller.call("POST", f"{own}/reserve", b'{"limit": 1000, "wait": "100ms"}', JSON)
+                taken = orjson.loads(answer)
+                for one in taken["messages"]:
+                    tally.take(one["id"], dying)
+                if taken["messages"]:
+                    await caller.call("POST", f"{own}/commit", orjson.dumps({"receipts": [taken["receipt"]]}), JSON)
+                else:
                     left = orjson.loads((await caller.call("GET", f"{path}/status"))[2])
                     if not left["totalSize"] or time.monotonic() > patience:
                         break

@@ -77,10 +77,11 @@ def sizes(url: str, queues: Sequence[str] = (), *, exact: bool = True) -> list[Q
 
 
 def _load_summaries(store: Store, queues: Sequence[str], limit: int | None = None) -> list[QueueSummary]:
-    return [_load_summary(store, queue, limit) for queue in queues or store.queues()]
+    return [load_summary(store, queue, limit) for queue in queues or store.queues()]
 
 
-def _load_summary(store: Store, queue: str, limit: int | None) -> QueueSummary:
+def load_summary(store: Store, queue: str, limit: int | None) -> QueueSummary:
+    """Return the sizes of a queue. With a `limit`, counting ends there."""
     own = store.sizes(queue, limit)
     dead = Sizes(0, 0, 0) if is_dead_letter_queue(queue) else store.sizes(dead_letter_queue(queue), limit)
     oldest = None if own.oldest_ready_age is None else own.oldest_ready_age / 1000

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from spark_queue.cli.output import echo_err
-from spark_queue.cli.params import BaseCommand, app, number, option, seconds
+from spark_queue.cli.params import BaseCommand, app, flag, number, option, seconds
 from spark_queue.errors import OptionError, UsageError, unreadable_file
+from spark_queue.options.masking import mask
 
 if TYPE_CHECKING:
     from spark_queue.graph.model import Graph
@@ -59,9 +61,12 @@ def serve(
     max_wait: Annotated[
         Any,
         seconds(
-            "--max-wait", "60s", "Longest time that a request may wait for a message (default: 60s).", never=True
+            "--max-wait", "10m", "Longest time that a request may wait for a message (default: 10m).", never=True
         ),
-    ] = "60s",
+    ] = "10m",
+    open_metrics: Annotated[
+        bool, flag("--open-metrics", help="Answer /metrics without credentials, as keuss-server does.")
+    ] = False,
 ) -> None:
     """Serve queues over HTTP, until Ctrl-C or SIGTERM.
 
@@ -74,19 +79,30 @@ def serve(
     except ModuleNotFoundError as missing:
         raise UsageError(f"{missing}; install it with: pip install 'spark-queue[rest]'") from None
     if max_wait == float("inf"):
-        raise OptionError("--max-wait must be a duration such as 60s, not never", option="max-wait")
+        raise OptionError("--max-wait must be a duration such as 10m, not never", option="max-wait")
     try:
         declarations = declared_in(*declared or ())
     except OSError as error:
         raise unreadable_file(error) from None
+    if any(mask(one) != one and one in word for one in map(url_of, url or ()) for word in sys.argv):
+        echo_err(
+            "warning: other users of this machine can see the password in --url (ps shows it): use the environment "
+            "variable SPARK_QUEUE_REST_URLS"
+        )
     settings = Settings(
         graph=build_graph(graph, url or ()),
         credentials=Credentials.read(os.environ, token_file, users_file),
         events=events,
         declared=declarations,
+        open_metrics=open_metrics,
         limits=Limits(max_body, max_batch, round(max_wait * 1000)),
     )
     run(settings, host, port, certificate=tls_cert, key=tls_key, on_started=lambda at: echo_err(f"serving at {at}"))
+
+
+def url_of(text: str) -> str:
+    """Return the URL of NAME=URL."""
+    return text.partition("=")[2]
 
 
 def build_graph(file: Path | None, urls: Sequence[str]) -> Graph:

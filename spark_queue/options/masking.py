@@ -13,7 +13,10 @@ from collections.abc import Iterable, Iterator
 from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
 #: Parameters of a URL for this package, not for the driver. `spark_queue.options.url` has a table.
-PARAMETERS = ("front", "layout", "ns", "pipeline", "ttl")
+PARAMETERS = ("front", "layout", "ns", "pipeline", "signals", "stats", "ttl")
+
+#: Those whose values may be URLs. The name of a database is no secret.
+_URL_PARAMETERS, _DATABASE = {"signals", "stats"}, re.compile(r"[\w-]*")
 
 #: Shown instead of a text that may be a URL or a password.
 HIDDEN = "(hidden)"
@@ -88,7 +91,9 @@ def _mask_query(query: str) -> Iterator[str]:
 def is_harmless(parameter: str) -> bool:
     """Return whether a parameter of a URL, `name=value`, holds no secret."""
     name, sign, value = parameter.partition("=")
-    return bool(sign) and unquote_plus(name).lower() in _HARMLESS and _VALUE.fullmatch(value) is not None
+    name = unquote_plus(name).lower()
+    form = _DATABASE if name in _URL_PARAMETERS else _VALUE
+    return bool(sign) and name in _HARMLESS and form.fullmatch(value) is not None
 
 
 def parameter_name(parameter: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from spark_queue.errors import did_you_mean
 from spark_queue.messages.buckets import MAX_BUCKET_ROWS
 from spark_queue.options.inputs import LOG
-from spark_queue.options.values import AUTO, MAX_COUNT, NEVER
+from spark_queue.options.values import AUTO, MAX_COUNT, NEVER, REST
 
 HOUR, DAY = 3_600_000, 86_400_000  #: in ms
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": HOUR, "d": DAY}
@@ -134,10 +134,15 @@ def consumer_name(text: str) -> str:
 def reserving_consumer_name(text: str) -> str:
     """Return the name of a consumer that reserves messages.
 
-    Raises `ValueError` as `consumer_name` does, and for `log`, under which logs hold messages.
+    Raises `ValueError` as `consumer_name` does, for `log`, under which logs hold messages, and for
+    `rest`, under which callers over HTTP do.
     """
     if text == LOG:
         raise ValueError(f"another name than {LOG!r}, under which logs hold their messages")
+    if text == REST:
+        raise ValueError(
+            f"another name than {REST!r}, under which spark-queue serve holds the messages of its callers"
+        )
     return consumer_name(text)
 
 

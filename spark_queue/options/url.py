@@ -6,6 +6,8 @@
 | `ns` | `N` | name of keuss' factory, under which signals and statistics are kept |
 | `pipeline` | `default` | for `pl-mongo`: collection that holds the queues |
 | `front` | `false` | for `rfq`: whether pushed messages go to the front |
+| `stats` | database of the queues + `_stats` | for MongoDB: database or URL of keuss' statistics |
+| `signals` | database of the queues + `_signal` | for MongoDB: database or URL of keuss' signals |
 | `ttl` | 3600 | for `ps-mongo`: seconds for which processed messages are kept |
 """
 

@@ -19,6 +19,9 @@ SINGLE, BUCKET = "single", "bucket"
 AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE = "at-least-once", "at-most-once", "exactly-once"
 MAX_COUNT = 2**31 - 1
 
+#: The consumer of all messages that are reserved over HTTP.
+REST = "rest"
+
 
 ROLE_NAMES: dict[Role, str] = {
     "stream": "a streaming read",

@@ -13,19 +13,29 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
 from spark_queue import __version__
-from spark_queue.rest import batches, exchanges, health, hub_queue, queues
-from spark_queue.rest.auth import AuthMiddleware
+from spark_queue.rest import exchanges, health, hub_queue
 from spark_queue.rest.errors import PROBLEM_SCHEMA, add_error_handlers
+from spark_queue.rest.guard.auth import OPEN_PATHS, AuthMiddleware
+from spark_queue.rest.keuss import messages as keuss_messages
+from spark_queue.rest.keuss import queues as keuss_queues
 from spark_queue.rest.metrics import TimingMiddleware
 from spark_queue.rest.pages import ContentPolicyMiddleware
-from spark_queue.rest.routes import router
+from spark_queue.rest.routes import router, viewable
 from spark_queue.rest.service import Service, ServiceDependency
 from spark_queue.rest.settings import Settings
+from spark_queue.rest.v1 import messages, outcomes, queues
 
-metrics_routes = router("metrics")
+metrics_routes = router("metrics", strict=False)
+
+#: The resources, in the order of the pages.
+ROUTERS = (
+    queues.routes, messages.routes, outcomes.routes, keuss_queues.routes, keuss_messages.routes, exchanges.routes,
+    hub_queue.routes, metrics_routes, health.routes,
+)  # fmt: skip
 
 
 @metrics_routes.get("/metrics", responses={200: {"description": "The metrics.", "content": {"text/plain": {}}}})
+@viewable
 async def metrics(service: ServiceDependency) -> Response:
     """Return all metrics, for Prometheus; those of queues are up to two seconds old."""
     return Response(await service.run_in_thread(service.metrics.render), media_type=CONTENT_TYPE_LATEST)
@@ -45,17 +55,17 @@ def create_app(settings: Settings) -> FastAPI:
         static_url="/docs/static",
         title="spark_queue",
         version=__version__,
-        description="Queues in MongoDB, Redis and SQLite as in keuss-server, and events as in hub-queue.",
+        description="Queues in MongoDB, Redis and SQLite, also as keuss-server has them, and events as in hub-queue.",
         lifespan=lifespan,
         redirect_slashes=False,
     )
     app.state.service = service
-    routers = (batches.routes, queues.routes, exchanges.routes, hub_queue.routes, metrics_routes, health.routes)
-    for one in routers:
+    for one in ROUTERS:
         app.include_router(one)
-    add_error_handlers(app, [route for one in routers for route in one.routes])
+    add_error_handlers(app, [route for one in ROUTERS for route in one.routes])
     app.add_middleware(ContentPolicyMiddleware)
-    app.add_middleware(AuthMiddleware, credentials=settings.credentials)
+    open_paths = OPEN_PATHS | {"/metrics"} if settings.open_metrics else OPEN_PATHS
+    app.add_middleware(AuthMiddleware, credentials=settings.credentials, open_paths=open_paths)
     app.add_middleware(TimingMiddleware, meters=service.metrics)  # the outermost
     app.openapi = lambda: _build_openapi(app, settings)  # type: ignore[method-assign]
     return app
@@ -67,7 +77,7 @@ def _build_openapi(app: FastAPI, settings: Settings) -> dict[str, Any]:
         document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
         components = document.setdefault("components", {})
         components["schemas"] = {"Problem": PROBLEM_SCHEMA}
-        limits = {"n": settings.limits.messages, "rs:count": settings.limits.messages, "to": settings.limits.wait}
+        limits = {"limit": settings.limits.messages, "rs:count": settings.limits.messages}
         for path in document["paths"].values():
             for operation in path.values():
                 operation["responses"].pop("422", None)

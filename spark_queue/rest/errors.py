@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
+from itertools import islice
 from typing import Any
 
 import orjson
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
@@ -26,6 +28,12 @@ from spark_queue.errors import (
 from spark_queue.rest.malformed import describe_error
 
 MEDIA_TYPE = "application/problem+json"
+
+#: Most characters of a path in an error text.
+MAX_PATH = 200
+
+#: Most characters of a detail, and invalid messages of a batch that an answer names.
+MAX_DETAIL, MAX_NAMED_ROWS = 2_000, 100
 
 #: How long a caller should wait if the server or a database is unavailable (s).
 RETRY_AFTER = 1
@@ -61,15 +69,30 @@ class ShuttingDown(QueueError):
     """The server is shutting down."""
 
 
+class Overloaded(QueueError):
+    """The server has no memory left for this body."""
+
+
+class BodyStalled(UsageError):
+    """The body of the request did not come in time."""
+
+
+class NotAllowed(UsageError):
+    """The role of the caller does not allow the call."""
+
+
 #: The status of each kind of error; the first match counts.
 STATUS_CODES: dict[type[Exception], int] = {
+    NotAllowed: 403,
     NotFound: 404,
+    BodyStalled: 408,
     TooLarge: 413,
     UnsupportedMediaType: 415,
     Cancelled: 410,
     NoMessage: 504,
     NotReady: 503,
     ShuttingDown: 503,
+    Overloaded: 503,
     UsageError: 400,  # fix the call
     MessageError: 400,
     StoreUnavailable: 503,  # try again
@@ -80,13 +103,22 @@ STATUS_CODES: dict[type[Exception], int] = {
 }
 
 
+def problem_text(status: int, title: str, detail: str, **more: Any) -> bytes:
+    """Return a problem document. A long detail is cut."""
+    if len(detail) > MAX_DETAIL:
+        detail = f"{detail[:MAX_DETAIL]}…"
+    document = {"type": "about:blank", "title": title, "status": int(status), "detail": detail, **more}
+    return orjson.dumps(document, default=str, option=orjson.OPT_NON_STR_KEYS)
+
+
 def problem_response(status: int, title: str, detail: str, **more: Any) -> Response:
     """Return a response with a problem document."""
-    document = {"type": "about:blank", "title": title, "status": status, "detail": detail, **more}
-    # 413: the rest of a large body is not read.
-    headers = {503: {"Retry-After": str(RETRY_AFTER)}, 413: {"Connection": "close"}}.get(status)
-    text = orjson.dumps(document, default=str, option=orjson.OPT_NON_STR_KEYS)
-    return Response(text, status, headers, MEDIA_TYPE)
+    headers = {"Retry-After": str(RETRY_AFTER)} if status == 503 else None
+    return Response(problem_text(status, title, detail, **more), status, headers, MEDIA_TYPE)
+
+
+def _first_rows(rows: Mapping[int, str]) -> dict[int, str]:
+    return {row: rule[:MAX_DETAIL] for row, rule in islice(rows.items(), MAX_NAMED_ROWS)}
 
 
 def add_error_handlers(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
@@ -95,7 +127,7 @@ def add_error_handlers(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
     @app.exception_handler(QueueError)
     async def handle_queue_error(_: Request, error: QueueError) -> Response:
         status = next(status for kind, status in STATUS_CODES.items() if isinstance(error, kind))
-        more = {"rows": error.rows} if isinstance(error, MessageError) and error.rows else {}
+        more = {"rows": _first_rows(error.rows)} if isinstance(error, MessageError) and error.rows else {}
         return problem_response(status, type(error).__name__, str(error), **more)
 
     @app.exception_handler(RequestValidationError)
@@ -107,14 +139,14 @@ def add_error_handlers(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
         phrase = HTTPStatus(error.status_code).phrase
         detail, headers = str(error.detail), dict(error.headers or {})
         if error.status_code == 404 and detail == phrase:
-            detail = f"there is no resource {request.url.path}; GET /docs lists them"
+            detail = f"there is no resource {_shown(request)}; GET /docs lists them"
         elif error.status_code == 405:
             path = request.url.path
             found = [route for route in routes if isinstance(route, Route) and route.path_regex.match(path)]
             methods = {method for route in found for method in route.methods or ()}
             # Starlette's `Allow` has the methods of one route only. The rest are pages and files.
             allowed = ", ".join(sorted(methods)) or "GET, HEAD"
-            detail = f"{path} does not support {request.method}; use {allowed}"
+            detail = f"{_shown(request)} does not support {request.method}; use {allowed}"
             headers["Allow"] = allowed
         answer = problem_response(error.status_code, phrase, detail)
         answer.headers.update(headers)
@@ -122,8 +154,18 @@ def add_error_handlers(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
 
     @app.exception_handler(Exception)
     async def handle_unexpected_error(request: Request, error: Exception) -> Response:
-        log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+        log.error("%s %s failed", request.method, _shown(request), exc_info=error)
         return problem_response(500, "Internal Server Error", "an error in the server; its log has the details")
+
+    @app.exception_handler(ClientDisconnect)
+    async def handle_disconnect(request: Request, _: ClientDisconnect) -> Response:
+        log.info("%s %s: the caller disconnected", request.method, _shown(request))
+        return Response(status_code=400)  # it has no reader
+
+
+def _shown(request: Request) -> str:
+    path = request.url.path
+    return path if len(path) <= MAX_PATH else f"{path[:MAX_PATH]}…"
 
 
 #: The error responses that any resource may have, for OpenAPI.
@@ -135,11 +177,13 @@ ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
     for status, text in {
         400: "The request is wrong. Nothing was changed.",
         401: "Credentials are missing or wrong.",
-        403: "A page of another site made the request.",
+        403: "The role of the caller does not allow it, or a page of another site made the request.",
         404: "The request names something that does not exist.",
         405: "The resource does not support this method.",
+        408: "The body did not come in time.",
         413: "The body is too large.",
         415: "The type of the body, or of the answer, is not supported.",
+        431: "The head of the request is too large.",
         502: "The database refused the operation.",
         503: "The database cannot be reached, or the server is shutting down: try again.",
     }.items()

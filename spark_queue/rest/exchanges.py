@@ -14,14 +14,14 @@ from spark_queue.graph.parts import Place
 from spark_queue.graph.selector_words import selector_text
 from spark_queue.graph.step import Step
 from spark_queue.options.values import AUTO
+from spark_queue.rest.answers import json_response
 from spark_queue.rest.errors import NotFound
-from spark_queue.rest.payloads import json_response
-from spark_queue.rest.routes import describe_json, router
+from spark_queue.rest.routes import describe_json, router, viewable
 from spark_queue.rest.service import Service, ServiceDependency
 from spark_queue.runner.traffic import load_traffic
 from spark_queue.stores.services.owner import consumers
 
-routes = router("exchanges")
+routes = router("exchanges", strict=False)
 
 
 def _describe(name: str, step: Step) -> dict[str, Any]:
@@ -66,12 +66,14 @@ def _describe_all(service: Service) -> dict[str, dict[str, Any]]:
 
 
 @routes.get("/x", responses={200: describe_json("Exchanges, links and processors, by name.")})
+@viewable
 async def exchanges(service: ServiceDependency) -> Response:
     """List the exchanges, links and processors of the graph."""
     return json_response(await service.run_in_thread(_describe_all, service))
 
 
 @routes.get("/x/{name}", responses={200: describe_json("An exchange, link or processor.")})
+@viewable
 async def exchange(name: str, service: ServiceDependency) -> Response:
     """Return an exchange, link or processor of the graph.
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from starlette.responses import Response
 
+from spark_queue.rest.answers import json_response
 from spark_queue.rest.errors import ERROR_RESPONSES, NotReady, ShuttingDown
-from spark_queue.rest.payloads import json_response
-from spark_queue.rest.routes import describe_json, router
+from spark_queue.rest.routes import describe_json, router, viewable
 from spark_queue.rest.service import ServiceDependency
 
 routes = router("health", {status: ERROR_RESPONSES[status] for status in (400, 405, 503)})
@@ -22,6 +22,7 @@ _NO_CREDENTIALS: dict[str, Any] = {"security": []}
 
 @routes.head("/health", include_in_schema=False)
 @routes.get("/health", responses={200: describe_json("The server runs.")}, openapi_extra=_NO_CREDENTIALS)
+@viewable
 async def health() -> Response:
     """Answer 200 while the server runs. Needs no credentials, and checks no store."""
     return json_response({"status": "ok"})
@@ -29,6 +30,7 @@ async def health() -> Response:
 
 @routes.head("/ready", include_in_schema=False)
 @routes.get("/ready", responses={200: describe_json("The server can work.")}, openapi_extra=_NO_CREDENTIALS)
+@viewable
 async def ready(service: ServiceDependency) -> Response:
     """Answer 200 if all stores can be reached, and 503 otherwise or while the server shuts down.
 

@@ -13,7 +13,9 @@ A body of PUT may have either form. For a wrong call hub-queue answers 500, and 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, Literal
 from xml.etree.ElementTree import Element, SubElement, tostring
 
@@ -28,8 +30,8 @@ from spark_queue.events.config import local_name
 from spark_queue.events.event import status_uri
 from spark_queue.events.heartbeats import tick
 from spark_queue.events.queue import Events
+from spark_queue.rest.bodies import media_type, parse_json
 from spark_queue.rest.errors import NotFound, UnsupportedMediaType
-from spark_queue.rest.payloads import media_type, parse_json, read_body
 from spark_queue.rest.routes import describe_body, router
 from spark_queue.rest.service import Service, ServiceDependency
 
@@ -76,7 +78,8 @@ async def execute(service: ServiceDependency, request: Request, form: HubQueueFo
     An event that is not pending is not changed; one that does not exist has an empty status.
     """
     media, events = preferred_type(request), events_of(service)
-    ids = parse_ids(request, await read_body(request, service.limits.body))
+    body = await service.bodies.read(request)
+    ids = await service.bodies.parse(partial(parse_ids, request.headers.get("content-type", "")), body)
     service.check_body(len(ids), "event")
     statuses = await service.run_in_thread(events.execute, ids, threads=service.executor_threads)
     prefix = events.settings.status_prefix
@@ -126,32 +129,33 @@ def preferred_type(request: Request) -> str:
         try:
             weights[media] = float(weight)
         except ValueError:
+            weights[media] = math.nan
+        if not 0 <= weights[media] <= 1:
             raise UnsupportedMediaType(
-                f"header Accept has {part.strip()!r}, whose weight (q=) must be a number"
-            ) from None
+                f"header Accept has {part.strip()[:60]!r}, whose weight (q=) must be a number from 0 to 1"
+            )
     found = {
         one: next((weights[media] for media in (one, f"{one.partition('/')[0]}/*", "*/*") if media in weights), 0.0)
         for one in MEDIA_TYPES
     }
     best = max(found.values())
     if best <= 0:
-        raise UnsupportedMediaType(f"header Accept is {accept!r} but must have one of {XML}, {JSON}, {TEXT}")
+        raise UnsupportedMediaType(f"header Accept is {accept[:60]!r} but must have one of {XML}, {JSON}, {TEXT}")
     return next(MEDIA_TYPES[one] for one, weight in found.items() if weight == best)
 
 
-def parse_ids(request: Request, text: bytes) -> list[str]:
-    """Return the ids in a body, in either form.
+def parse_ids(sent: str, text: bytes) -> list[str]:
+    """Return the ids in a body of the type `sent`, in either form.
 
     Raises `UnsupportedMediaType` for another type, `OptionError` for an invalid body.
     """
-    sent = request.headers.get("content-type", "")
     media = MEDIA_TYPES.get(media_type(sent))
     if media == XML:
         ids = _parse_xml(text)
     elif media == JSON:
         ids = _parse_json(parse_json(text))
     else:
-        raise UnsupportedMediaType(f"header Content-Type is {sent!r} but must be {XML} or {JSON}")
+        raise UnsupportedMediaType(f"header Content-Type is {sent[:60]!r} but must be {XML} or {JSON}")
     found = [_id_from_uri(one) for one in ids]
     if not all(found):
         raise OptionError("the body has an event whose id is empty")
@@ -161,7 +165,7 @@ def parse_ids(request: Request, text: bytes) -> list[str]:
 def _parse_xml(text: bytes) -> list[str]:
     try:
         root: Element = Safe.fromstring(text)
-    except (Safe.ParseError, DefusedXmlException, ValueError) as error:
+    except (Safe.ParseError, DefusedXmlException, ValueError, LookupError) as error:  # the last: its encoding
         raise OptionError(f"the body is not valid XML: {_describe_xml_error(error)}") from None
     if local_name(root) != "event-list":
         raise OptionError(f"the root element of the body is {local_name(root)!r} but must be 'event-list'")

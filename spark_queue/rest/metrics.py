@@ -1,17 +1,21 @@
 """Metrics for Prometheus, under the names of keuss-server.
 
-`q_global_*`: sizes and counters of queues, read from the stores. `keuss_q_*_total`: messages that
-this server pushed, popped and settled. `http_request_duration_seconds`: how long requests took.
+`q_global_*`: sizes and counters of queues, read from the stores. `keuss_q_*`: messages that this
+server pushed, popped and settled, under the names of keuss-server and, as Prometheus wants it, with
+`_total`. `http_request_duration_seconds`: how long requests took.
+
+Callers can make up names of queues. So metrics name the first ones only, and the others together.
 """
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -34,6 +38,15 @@ SIZES = {
 
 DURATION_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
+#: Acts of messages that are counted.
+COUNTED = ("push", "pop", "reserve", "commit", "rollback")
+
+#: Most queues that counters name, and the name of all others.
+MAX_QUEUES, OTHERS = 1_000, "__other__"
+
+#: Methods that the durations of requests name.
+METHODS = frozenset({"GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS"})
+
 
 class ServerMetrics:
     """The metrics of one server."""
@@ -41,25 +54,59 @@ class ServerMetrics:
     def __init__(self, stores: Mapping[str, Store]) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(QueueCollector(stores))
-        self.acts = {
+        self._acts = {
             act: Counter(
                 f"keuss_q_{act}", f"Messages of {act} over HTTP, by outcome", ("proto", "ns", "q", "status"),
                 registry=self._registry,
             )
-            for act in ("push", "pop", "reserve", "commit", "rollback")
+            for act in COUNTED
         }  # fmt: skip
+        self._registry.register(KeussNames(self._acts.values()))
         self.requests = Histogram(
             "http_request_duration_seconds", "Duration of requests", ("method", "route", "status"),
             buckets=DURATION_BUCKETS, registry=self._registry,
         )  # fmt: skip
+        self._queues: set[tuple[str, str]] = set()
         self._text, self._until = b"", 0.0
+        self._rendering = threading.Lock()
+
+    def count(self, act: str, ns: str, queue: str, status: str, messages: int) -> None:
+        """Count outcomes of messages."""
+        if (ns, queue) not in self._queues:
+            if len(self._queues) < MAX_QUEUES:
+                self._queues.add((ns, queue))
+            else:
+                queue = OTHERS
+        self._acts[act].labels("rest", ns, queue, status).inc(messages)
 
     def render(self) -> bytes:
-        """Return all metrics in Prometheus' format. May block."""
-        if time.monotonic() >= self._until:
-            self._text = generate_latest(self._registry)
-            self._until = time.monotonic() + CACHE_SECONDS
-        return self._text
+        """Return all metrics in Prometheus' format. May block. Calls at the same time share it."""
+        with self._rendering:
+            if time.monotonic() >= self._until:
+                self._text = generate_latest(self._registry)
+                self._until = time.monotonic() + CACHE_SECONDS
+            return self._text
+
+
+class KeussNames(Collector):
+    """A collector that repeats counters under the names of keuss, which have no `_total`."""
+
+    def __init__(self, counters: Iterable[Counter]) -> None:
+        self._counters = list(counters)
+
+    def describe(self) -> Iterable[Metric]:
+        """Return no names: they may be taken by the counters."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the counters."""
+        for counter in self._counters:
+            for one in counter.collect():
+                again = Metric(one.name, one.documentation, "unknown")
+                for sample in one.samples:
+                    if sample.name.endswith("_total"):
+                        again.add_sample(one.name, sample.labels, sample.value)
+                yield again
 
 
 class QueueCollector(Collector):
@@ -132,4 +179,5 @@ class TimingMiddleware:
             try:
                 await self._app(scope, receive, sending)
             finally:
-                timer.labels(scope["method"], getattr(scope.get("route"), "path", ""), status)
+                method = scope["method"] if scope["method"] in METHODS else OTHERS
+                timer.labels(method, getattr(scope.get("route"), "path", ""), status)

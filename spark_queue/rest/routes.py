@@ -1,76 +1,99 @@
-"""Parameters that resources share, and the check that refuses unknown ones.
+"""Groups of resources, the parameters that they share, and what each route checks first.
 
-Without it, a push with `?dealy=5` would succeed, and the message would be ready at once.
+A route is for operators, unless its handler is marked as `viewable`. A strict route refuses unknown
+parameters: without that, a push with `?dealy=5` would succeed, and the message would be ready at
+once. Routes in the form of another server ignore them, as that server does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from typing import Annotated, Any
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Path, Request
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
 from spark_queue.errors import OptionError, did_you_mean
-from spark_queue.rest.errors import ERROR_RESPONSES
+from spark_queue.rest.errors import ERROR_RESPONSES, NotAllowed
+from spark_queue.rest.guard.credentials import CallerRole
+
+F = TypeVar("F", bound=Callable[..., object])
 
 NamespaceName = Annotated[str, Path(alias="ns", description="The name of a namespace.", max_length=200)]
 QueueName = Annotated[
     str, Path(alias="queue", description="The name of a queue; its first push creates it.", max_length=200)
 ]
-Reserve = Annotated[
-    bool, Query(description="Hold messages until commit or rollback; otherwise they are removed at once.")
-]
-Wait = Annotated[int, Query(alias="to", ge=0, description="How long to wait for the first message (ms).")]
-Lease = Annotated[
-    int | None,
-    Query(ge=100, le=10**13, description="How long they are held (ms). Default: `reserveTimeout` of the namespace."),
-]
-ConsumerName = Annotated[
-    str | None,
-    Query(
-        description="A name for the consumer, which tools show as `rest:NAME`.", pattern="^[A-Za-z0-9_.:@-]{1,95}$"
-    ),
-]
-Tid = Annotated[
-    str | None, Query(description="A name for this request while it waits, to cancel it by.", max_length=200)
-]
-Delay = Annotated[int, Query(ge=0, le=10**13, description="How long until they are ready again (ms).")]
-Handle = Annotated[str, Path(description="The `x-ks-id`, `handle` or `reservation` of a reserved message.")]
+
+#: The form of the name of a consumer over HTTP.
+CONSUMER_PATTERN = "^[A-Za-z0-9_.:@-]{1,95}$"
 
 
-class StrictRoute(APIRoute):
-    """A route that refuses unknown parameters."""
+def viewable(handler: F) -> F:
+    """Mark a handler that changes nothing: viewers may call it."""
+    handler.viewable = True  # type: ignore[attr-defined]
+    return handler
+
+
+class CheckedRoute(APIRoute):
+    """A route that checks the role of the caller."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the handler, behind the check."""
+        handle = super().get_route_handler()
+        is_viewable = getattr(self.endpoint, "viewable", False)
+
+        async def checked(request: Request) -> Response:
+            if not is_viewable and request.state.role is not CallerRole.OPERATOR:
+                raise NotAllowed(f"a {request.state.role} may only look: this call needs the role operator")
+            try:
+                return await handle(request)
+            finally:
+                request.app.state.service.bodies.release(request)
+
+        return checked
+
+
+class StrictRoute(CheckedRoute):
+    """A route that also refuses unknown parameters."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return the handler, behind a check of the parameter names."""
         handle = super().get_route_handler()
         own = (self.dependant, *self.dependant.dependencies)
         known = sorted({one.alias for each in own for one in each.query_params})
-        listed = f"; known parameters: {', '.join(known)}" if known else "; this resource has no parameters"
 
         async def checked(request: Request) -> Response:
-            for name in request.query_params:
-                if name not in known:
-                    hint = did_you_mean(name, known) or listed
-                    raise OptionError(f"unknown parameter {name!r}{hint}", option=name)
+            check_names(request.query_params, known, "parameter", "this resource")
             return await handle(request)
 
         return checked
 
 
-def router(tag: str, answers: dict[int | str, dict[str, Any]] = ERROR_RESPONSES) -> APIRouter:
+def check_names(given: Iterable[str], known: Sequence[str], noun: str, owner: str) -> None:
+    """Raise `OptionError` for the first given name that is not known. `noun`: what it names."""
+    for name in given:
+        if name not in known:
+            listed = f"; known {noun}s: {', '.join(known)}" if known else f"; {owner} has no {noun}s"
+            raise OptionError(f"unknown {noun} {name[:100]!r}{did_you_mean(name, known) or listed}", option=name)
+
+
+def router(tag: str, answers: dict[int | str, dict[str, Any]] = ERROR_RESPONSES, *, strict: bool = True) -> APIRouter:
     """Return a router for a group of resources; `answers`: their error responses, for OpenAPI."""
-    return APIRouter(route_class=StrictRoute, tags=[tag], responses=answers)
+    return APIRouter(route_class=StrictRoute if strict else CheckedRoute, tags=[tag], responses=answers)
 
 
-def describe_body(description: str, *types: str, schema: dict[str, Any] | None = None) -> dict[str, Any]:
+def describe_body(
+    description: str, *types: str, schema: dict[str, Any] | None = None, required: bool = True
+) -> dict[str, Any]:
     """Return the OpenAPI description of a body that the handler reads itself."""
     content: dict[str, Any] = {one: {"schema": schema or {}} for one in types}
-    return {"requestBody": {"required": True, "description": description, "content": content}}
+    return {"requestBody": {"required": required, "description": description, "content": content}}
 
 
 def describe_json(description: str, schema: dict[str, Any] | None = None) -> dict[str, Any]:
     """Return the OpenAPI description of a JSON response."""
-    return {"description": description, "content": {"application/json": {"schema": schema or {"type": "object"}}}}
+    return {
+        "description": description,
+        "content": {"application/json": {"schema": {"type": "object"} if schema is None else schema}},
+    }

@@ -13,6 +13,7 @@ import uvicorn
 
 from spark_queue.errors import OptionError
 from spark_queue.rest.app import create_app
+from spark_queue.rest.guard.protocol import GuardedProtocol, raise_limit_of_files
 from spark_queue.rest.settings import Settings, check_address
 
 #: How long running requests may take at a shutdown (s); those that wait for messages end at once.
@@ -39,8 +40,13 @@ def serve(
         if file is not None and not file.is_file():
             raise OptionError(f"--{name} {file}: no such file", option=name)
     app = create_app(settings)
+
+    class Protocol(GuardedProtocol):
+        max_connections = raise_limit_of_files(len(settings.options))
+
     config = uvicorn.Config(
-        app, lifespan="on", log_level="warning", access_log=False, server_header=False, date_header=False,
+        app, http=Protocol, ws="none", lifespan="on", log_level="warning", access_log=False, server_header=False,
+        date_header=False,
         timeout_graceful_shutdown=SHUTDOWN_GRACE, proxy_headers=False,
         ssl_certfile=certificate, ssl_keyfile=key,
     )  # fmt: skip

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import ipaddress
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from spark_queue.errors import OptionError, did_you_mean
 from spark_queue.events.config import Declarations
@@ -15,10 +12,10 @@ from spark_queue.events.executors import Executors
 from spark_queue.graph.model import Graph, Place
 from spark_queue.graph.validation import check_graph
 from spark_queue.options.queue_options import QueueOptions
+from spark_queue.rest.guard.credentials import TOKEN_VARIABLE, USER_VARIABLE, Credentials
 from spark_queue.stores import resolve_options
 
-#: Environment variables: a bearer token; `user:password`; NAME=URL of stores, separated by blanks.
-TOKEN_VARIABLE, USER_VARIABLE = "SPARK_QUEUE_REST_TOKEN", "SPARK_QUEUE_REST_USER"
+#: The environment variable with NAME=URL of stores, separated by blanks.
 URLS_VARIABLE = "SPARK_QUEUE_REST_URLS"
 
 
@@ -28,82 +25,7 @@ class Limits:
 
     body: int = 16 << 20
     messages: int = 10_000
-    wait: int = 60_000
-
-
-@dataclass(frozen=True)
-class Credentials:
-    """Bearer tokens, and users with passwords, kept as digests.
-
-    Without any, all programs on this machine may call.
-    """
-
-    tokens: tuple[bytes, ...] = field(default=(), repr=False)
-    users: tuple[bytes, ...] = field(default=(), repr=False)
-
-    @classmethod
-    def from_texts(cls, tokens: Iterable[str] = (), users: Iterable[str] = ()) -> Credentials:
-        """Return credentials from tokens and texts `user:password`.
-
-        Raises `OptionError` for an empty token, user or password.
-        """
-        tokens, users = [one.strip() for one in tokens], [one.strip() for one in users]
-        for number, token in enumerate(tokens, 1):
-            if not token:
-                raise OptionError(f"token {number} is empty: give a long random text", option="token")
-        for number, one in enumerate(users, 1):
-            name, colon, password = one.partition(":")
-            if not name or not colon or not password:
-                raise OptionError(f"user {number} must be user:password, with neither part empty", option="users")
-        return cls(tuple(map(_digest, tokens)), tuple(map(_digest, users)))
-
-    @classmethod
-    def read(
-        cls, environment: Mapping[str, str], token_file: Path | None = None, users_file: Path | None = None
-    ) -> Credentials:
-        """Read credentials from files, one per line, and from environment variables.
-
-        Raises `OptionError` for a file that cannot be read or is empty, and for an invalid line.
-        """
-        found = []
-        for file, option, variable, kind in (
-            (token_file, "token-file", TOKEN_VARIABLE, "tokens"),
-            (users_file, "users-file", USER_VARIABLE, "users"),
-        ):
-            for place, lines in (
-                (f"--{option} {file}", _read_lines(file, option)),
-                (f"${variable}", [environment[variable]] if variable in environment else []),
-            ):
-                try:
-                    found.append(cls.from_texts(**{kind: lines}))
-                except OptionError as error:
-                    raise OptionError(f"{place}: {error}", option=option) from None
-        return cls(sum((one.tokens for one in found), ()), sum((one.users for one in found), ()))
-
-    def __bool__(self) -> bool:
-        return bool(self.tokens or self.users)
-
-
-def _digest(text: str) -> bytes:
-    return hashlib.sha256(text.encode()).digest()
-
-
-def is_one_of(text: str, digests: Iterable[bytes]) -> bool:
-    """Return whether a text has one of these digests, in constant time."""
-    own = _digest(text)
-    return sum(hmac.compare_digest(own, one) for one in digests) > 0  # compares with all, in constant time
-
-
-def _read_lines(file: Path | None, option: str) -> list[str]:
-    if file is None:
-        return []
-    try:
-        found = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise OptionError(f"--{option} {file}: {getattr(error, 'strerror', None) or error}", option=option) from None
-    if not found:
-        raise OptionError(f"--{option} {file}: the file is empty; it must have at least one line", option=option)
-    return found
+    wait: int = 600_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,13 +33,14 @@ class Settings:
     """The settings of a server. It serves the namespaces and exchanges of a graph.
 
     `events` names a queue of events to serve too (`ns/queue`); `declared` has its executors and
-    heartbeats. The options of a namespace apply as in exchanges that read there: `reserveTimeout`,
-    `maxTries`, `deadLetterQueue`, `history`. Raises `OptionError` or `GraphError` for invalid
-    settings; connects to nothing.
+    heartbeats. With `open_metrics`, `/metrics` needs no credentials. The options of a namespace
+    apply as in exchanges that read there: `reserveTimeout`, `maxTries`, `deadLetterQueue`,
+    `history`. Raises `OptionError` or `GraphError` for invalid settings; connects to nothing.
     """
 
     graph: Graph
-    credentials: Credentials = Credentials()
+    credentials: Credentials = field(default_factory=Credentials)
+    open_metrics: bool = False
     limits: Limits = Limits()
     events: str | None = None
     declared: Declarations = field(default_factory=Declarations)

@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
-from spark_queue.errors import OptionError, did_you_mean
-from spark_queue.rest.errors import Cancelled, NotFound, ShuttingDown
+from spark_queue.errors import OptionError
+from spark_queue.rest.errors import Cancelled, ShuttingDown
 
 T = TypeVar("T")
 
@@ -90,12 +90,10 @@ class WaitList:
         return [one for one in self._waiters.values() if (one.ns, one.queue) == (ns, queue)]
 
     def cancel(self, ns: str, queue: str, tid: str) -> None:
-        """End the wait of one request. Raises `NotFound` if there is none with this `tid`."""
+        """End the wait of the request with this `tid`, if there is one."""
         one = self._waiters.get(tid)
-        if one is None or (one.ns, one.queue) != (ns, queue):
-            hint = did_you_mean(tid, (other.tid for other in self.waiters_of(ns, queue)))
-            raise NotFound(f"no request with tid {tid!r} waits for messages of {ns}/{queue}{hint}")
-        one.end(CANCELLED)
+        if one is not None and (one.ns, one.queue) == (ns, queue):
+            one.end(CANCELLED)
 
     def shut_down(self) -> None:
         """End all waits: the server is shutting down."""

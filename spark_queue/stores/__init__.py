@@ -145,3 +145,6 @@ def pin_databases(options: QueueOptions, *, create: bool) -> QueueOptions:
     if options.urls is not None:
         return replace(options, urls={name: pin_url(url) for name, url in options.urls.items()})
     return replace(options, url=pin_url(options.url))
+
+
+Store.open_other = open_store

@@ -136,6 +136,9 @@ class Store(ABC):
     #: Whether messages can change and move to another queue in one step: see `forward`.
     supports_forward: ClassVar[bool] = False
 
+    #: Opens another store by its URL. The registry sets it, for one database does not know another.
+    open_other: ClassVar[Callable[[str], Store]]
+
     #: Whether this client pushes messages in buckets; `None` leaves that to the setting of the
     #: queue.
     layout: Layout = None
@@ -527,9 +530,12 @@ class Store(ABC):
     def _transfer(self, queue: str, tag: str, to: str, ids: Sequence[str] | None, lease: int | None) -> int: ...
 
     def _apply_by_ids(
-        self, queue: str, tag: str, ids: Sequence[str] | None, act: Callable[[Sequence[str] | None], int]
+        self, queue: str, tag: str | None, ids: Sequence[str] | None, act: Callable[[Sequence[str] | None], int]
     ) -> int:
-        """Apply `act` to records of these ids (`None`: all), then to messages in buckets."""
+        """Apply `act` to records of these ids (`None`: all), then to messages in buckets.
+
+        They are those of the tag, or with `None` those that are not reserved.
+        """
         done = self._attempt(act, ids)
         if ids is not None and done < len(set(ids)) and (isolated := isolate(self, queue, tag, ids)):
             done += self._attempt(act, isolated)
@@ -1014,15 +1020,15 @@ class Store(ABC):
     @abstractmethod
     def _delete_history(self, queue: str, ids: Sequence[str]) -> int: ...
 
-    def purge(self, queue: str) -> int:
-        """Remove the messages that are not reserved, and return their number.
+    def purge(self, queue: str, ids: Sequence[str] | None = None) -> int:
+        """Remove the messages that are not reserved (only `ids`, if given); return their number.
 
-        Messages under a lease that has not ended stay, and so does the history.
+        Messages under a lease that has not ended stay, and so does the history. Atomic as `commit`.
         """
-        return self._attempt(self._purge, queue)
+        return self._apply_by_ids(queue, None, ids, lambda some: self._purge(queue, some))
 
     @abstractmethod
-    def _purge(self, queue: str) -> int: ...
+    def _purge(self, queue: str, ids: Sequence[str] | None) -> int: ...
 
     def drop(self, queue: str) -> None:
         """Remove the queue: its messages, reservations, history, statistics and notes.

@@ -76,10 +76,14 @@ class Keuss(Driver):
         url: str,
         queue: str,
         *,
-        stats: bool = False,
+        stats: bool | str = False,
         signals: tuple[Carrier, str] | None = None,
+        exact: bool = False,
     ) -> None:
-        """`stats`: statistics lie beside the queue, not in its memory. `signals`: what carries them, and its URL."""
+        """`stats`: statistics lie beside the queue, or in the MongoDB database of a URL, not in its memory.
+
+        `signals`: what carries them, and the URL of the queues, or (`exact`) their own.
+        """
         super().__init__("node", "driver.js", cwd=NODE)
         self._opening: dict[str, Any] = {
             "backend": backend,
@@ -88,7 +92,7 @@ class Keuss(Driver):
             "stats": stats,
         }
         if signals is not None:
-            self._opening["signals"] = {"kind": signals[0], "url": StoreUrl.parse(signals[1]).url}
+            self._opening["signals"] = {"kind": signals[0], "url": StoreUrl.parse(signals[1]).url, "exact": exact}
 
     def unavailable(self) -> str | None:
         return unavailable()

@@ -6,6 +6,7 @@ import threading
 import time
 import uuid
 from contextlib import ExitStack
+from urllib.parse import urlencode
 
 import pytest
 from pymongo import MongoClient
@@ -27,7 +28,12 @@ def deaf_for_an_hour(monkeypatch):
     monkeypatch.setattr(base, "POLL_INTERVAL_MS", 3_600_000)
 
 
-@pytest.fixture(params=["redis-pubsub", "mongo-capped"])
+#: What carries signals, and where they and the statistics are: beside the queues, or as the samples of keuss-server
+#: have it, in databases of other names, which our URL names or has as URLs; or signals go over Redis.
+PLACES = ["redis-pubsub", "mongo-capped", "mongo-capped, named", "mongo-capped, URLs", "mongo over Redis"]
+
+
+@pytest.fixture(params=PLACES)
 def carried(request, redis_url, mongodb_url):
     """A queue, and a keuss that hears and sends the signals of its database: gives both, and our URL.
 
@@ -38,16 +44,33 @@ def carried(request, redis_url, mongodb_url):
     name = f"t{uuid.uuid4().hex[:16]}"
     with ExitStack() as stack:
         if request.param == "redis-pubsub":
-            url, backend = redis_url, "redis-oq"
+            url, places, theirs = redis_url, {}, {"stats": True, "signals": ("redis-pubsub", redis_url)}
         else:
             head, mark, query = mongodb_url.partition("?")
-            database, backend = f"t{uuid.uuid4().hex[:12]}", "mongo"
-            url = f"{head.rpartition('/')[0]}/{database}{mark}{query}"
+            database = f"t{uuid.uuid4().hex[:12]}"
+            url, stats, signals = (
+                f"{head.rpartition('/')[0]}/{database}{end}{mark}{query}"
+                for end in ("", "_keuss_stats", "_keuss_signal")
+            )
             raw = stack.enter_context(MongoClient(url))
-            for kind in ("", "_signal", "_stats"):
+            for kind in ("", "_signal", "_stats", "_keuss_stats", "_keuss_signal"):
                 stack.callback(raw.drop_database, f"{database}{kind}")
-        keuss = stack.enter_context(Keuss(backend, url, name, stats=True, signals=(request.param, url)))
-        ours = stack.enter_context(Queue(url, name))
+            places, theirs = {
+                "mongo-capped": ({}, {"stats": True, "signals": ("mongo-capped", url)}),
+                "mongo-capped, named": (
+                    {"stats": f"{database}_keuss_stats", "signals": f"{database}_keuss_signal"},
+                    {"stats": stats, "signals": ("mongo-capped", signals), "exact": True},
+                ),
+                "mongo-capped, URLs": (
+                    {"stats": stats, "signals": signals},
+                    {"stats": stats, "signals": ("mongo-capped", signals), "exact": True},
+                ),
+                "mongo over Redis": ({"signals": redis_url}, {"stats": True, "signals": ("redis-pubsub", redis_url)}),
+            }[request.param]
+        ours_url = f"{url}{'&' if '?' in url else '?'}{urlencode(places)}" if places else url
+        backend = "redis-oq" if url == redis_url else "mongo"
+        keuss = stack.enter_context(Keuss(backend, url, name, **theirs))
+        ours = stack.enter_context(Queue(ours_url, name))
         stack.callback(ours.store.drop, name)
         yield keuss, ours
 
@@ -151,6 +174,17 @@ def test_a_pause_of_ours_stops_a_keuss_that_starts_later(shared):
     ours.resume()
     assert not keuss.paused()
     assert shared.keuss(stats=True).pop().payload == 1
+
+
+def test_both_count_and_pause_in_one_place(carried):
+    keuss, ours = carried
+    keuss.push(1)
+    ours.push(2)
+    wait_until(lambda: keuss.stats().get("put") == ours.statistics().put == 2)
+    ours.pause()
+    wait_until(keuss.paused)
+    keuss.pause(False)
+    wait_until(lambda: not ours.paused())
 
 
 def test_our_pause_and_resume_are_heard_by_a_keuss_that_waits(carried):

@@ -209,6 +209,9 @@ def test_what_looks_like_a_url_is_masked_where_none_belongs(urls):
         ("mongodb://host/db?replicaSet=rs0", "mongodb://host/db?replicaSet=rs0"),
         ("mongodb://%2Ftmp%2Fmongodb-27017.sock/db", "mongodb://%2Ftmp%2Fmongodb-27017.sock/db"),
         ("mongodb://h/db?w=1&authMechanismProperties=A:s", "mongodb://h/db?w=1&authMechanismProperties=***"),
+        ("mongodb://h/db?stats=k_stats&signals=k-signal", "mongodb://h/db?stats=k_stats&signals=k-signal"),
+        ("mongodb://h/db?signals=redis%3A%2F%2F%3Asecret%40h%2F0&w=1", "mongodb://h/db?signals=***&…"),
+        ("mongodb://h/db?stats=mongodb%3A%2F%2Fh%2Fsecret", "mongodb://h/db?stats=***"),
         # In the following, the part that is hidden may be the password.
         ("redis://secret@host/0", "redis://***@host/0"),
         ("redis://secret:@host/0", "redis://***:***@host/0"),

@@ -28,9 +28,11 @@ def test_a_request_and_a_batch_return_the_good_messages(one, tmp_path):
         queue.push_many([{"n": 0}, {"n": 1}, {"n": 2}])
         got = client.get("/q/shop/orders")
         assert (got.status_code, got.json()) == (200, {"n": 0})
-        got = client.get("/q/shop/orders/batch?n=10")
+        got = client.request("POST", "/v1/queues/shop/orders/reserve", json={"limit": 10})
         assert [message["payload"] for message in got.json()["messages"]] == [{"n": 1}, {"n": 2}]
-        assert client.get("/q/shop/orders").status_code == 504
+        receipts = {"receipts": [got.json()["receipt"]]}
+        assert client.request("POST", "/v1/queues/shop/orders/commit", json=receipts).json() == {"committed": 2}
+        assert client.get("/q/shop/orders?to=0").status_code == 504
         assert (queue.sizes().total, queue.sizes().dead) == (0, 1)
         (letter,) = Queue(queue.store, "orders.dead").peek()
         assert one.reason in letter.headers["x-error"]

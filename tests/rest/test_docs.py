@@ -22,9 +22,10 @@ DECLARED = "executors: [{source: s, type: t, function: 'builtins:print'}]"
 
 
 def same(text: str) -> str:
-    """A text without what is made anew in each run: ids, handles, moments."""
+    """A text without what is made anew in each run: ids, receipts, moments."""
     text = re.sub(r"\b[0-9a-f]{24}\b", "ID", text)
-    text = re.sub(r'"(reservation|handle)":"[\w-]+"', r'"\1":"HANDLE"', text)
+    text = re.sub(r'"receipt":"[\w-]+"', '"receipt":"RECEIPT"', text)
+    text = re.sub(r'"after":"[\w-]+"', '"after":"CURSOR"', text)
     text = re.sub(r'"next_t":(\d+|NUMBER)', '"next_t":NUMBER', text)
     return re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z", "MOMENT", text).replace("\r", "").strip()
 

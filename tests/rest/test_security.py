@@ -6,10 +6,14 @@ import base64
 
 import httpx
 import pytest
+from fastapi.routing import APIRoute
 
 from spark_queue.errors import OptionError
 from spark_queue.graph.model import Graph, Namespace
-from spark_queue.rest.settings import Credentials, Settings, check_address
+from spark_queue.rest.app import ROUTERS, create_app
+from spark_queue.rest.guard.credentials import CallerRole, Credentials, role_of
+from spark_queue.rest.settings import Settings, check_address
+from tests.rest.in_process import calling
 from tests.serving import serving
 
 TOKEN, USER = "correct-horse-battery", "clerk:pässword:1"
@@ -77,7 +81,8 @@ def test_nothing_secret_is_told(guarded):
     "headers",
     [
         {"host": "evil.example.org"}, {"host": "127.0.0.1.evil.example.org"}, {"origin": "http://evil.example.org"},
-        {"origin": "null"}, {"sec-fetch-site": "cross-site"}, {"sec-fetch-site": "same-site"},
+        {"origin": "null"}, {"origin": "http://["}, {"host": "["}, {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
     ],
 )  # fmt: skip
 def test_without_credentials_no_page_of_another_site_may_call(server, headers):
@@ -91,6 +96,82 @@ def test_a_page_of_its_own_may_call(server):
     for host in ("localhost", "127.0.0.1"):
         own = {"host": f"{host}:{port}", "origin": f"http://{host}:{port}", "sec-fetch-site": "same-origin"}
         assert httpx.get(f"{server.url}/q", headers=own).status_code == 200
+
+
+@pytest.mark.parametrize("headers", [{"origin": "http://evil.example.org"}, {"origin": "http://["},
+                                     {"sec-fetch-site": "cross-site"}])  # fmt: skip
+def test_a_page_of_another_site_may_not_use_a_password_that_the_browser_keeps(guarded, headers):
+    refused = httpx.get(f"{guarded.url}/q", headers=basic(USER) | headers)
+    assert refused.status_code == 403 and refused.headers["content-type"] == "application/problem+json"
+    token = {"authorization": f"Bearer {TOKEN}"}  # no browser sends it by itself
+    assert httpx.get(f"{guarded.url}/q", headers=token | headers).status_code == 200
+    own = {"host": "queues.example.org", "origin": "https://queues.example.org"}  # behind a proxy with TLS
+    assert httpx.get(f"{guarded.url}/q", headers=basic(USER) | own).status_code == 200
+
+
+# --- roles ----------------------------------------------------------------------------------------
+
+#: What viewers may call. It is written out here, so that a new route is for operators until somebody decides.
+VIEWABLE = {
+    ("GET", "/v1/queues"), ("GET", "/v1/queues/{ns}/{queue}"), ("GET", "/v1/queues/{ns}/{queue}/messages"),
+    ("GET", "/q"), ("GET", "/q/{ns}"), ("GET", "/q/{ns}/{queue}/status"), ("GET", "/q/{ns}/{queue}/paused"),
+    ("GET", "/q/{ns}/{queue}/consumers"), ("GET", "/x"), ("GET", "/x/{name}"), ("GET", "/metrics"),
+    ("GET", "/health"), ("HEAD", "/health"), ("GET", "/ready"), ("HEAD", "/ready"),
+}  # fmt: skip
+
+
+def test_a_viewer_may_look_and_do_nothing_else(tmp_path):
+    graph = Graph({"a": Namespace(f"sqlite:///{tmp_path}/q.db")})
+    credentials = Credentials.from_texts(["viewer look", "operator do", "plain"], ["viewer eve:pw", "bob:p w"])
+    called = 0
+    with calling(create_app(Settings(graph=graph, credentials=credentials, events="a/events"))) as client:
+        for route in [one for router in ROUTERS for one in router.routes if isinstance(one, APIRoute)]:
+            path = route.path.replace("{ns}", "a").replace("{queue}", "q")
+            for method in route.methods or ():
+                for who in ({"authorization": "Bearer look"}, basic("eve:pw")):
+                    answer = client.request(method, f"{path}?to=0" if path == "/q/a/q" else path, headers=who)
+                    allowed = (method, route.path) in VIEWABLE
+                    assert (answer.status_code != 403) == allowed, (method, path, answer.text)
+                    assert allowed or "needs the role operator" in answer.json()["detail"]
+                    called += 1
+        for who in ({"authorization": "Bearer do"}, {"authorization": "Bearer plain"}, basic("bob:p w")):
+            assert client.request("PUT", "/q/a/q", headers=who, content="1").status_code == 200
+        assert client.get("/docs", headers={"authorization": "Bearer look"}).status_code == 200
+        assert client.get("/q", headers={"authorization": "Bearer viewer look"}).status_code == 401
+    assert called > 60
+
+
+def test_roles_of_credentials():
+    made = Credentials.from_texts(["viewer  x", "viewer-token", "y"])
+    found = [role_of(one, made.tokens) for one in ("x", "viewer-token", "y", "z", "viewer  x", "")]
+    assert found == [CallerRole.VIEWER, CallerRole.OPERATOR, CallerRole.OPERATOR, None, None, None]
+    for empty in ("viewer", "operator", " ", "viewer "):
+        with pytest.raises(OptionError, match="is empty"):
+            Credentials.from_texts([empty])
+    for empty in ("viewer", "viewer :x", "viewer a:"):
+        with pytest.raises(OptionError, match="user:password"):
+            Credentials.from_texts(users=[empty])
+
+
+def test_metrics_may_be_open(tmp_path):
+    url = f"a=sqlite:///{tmp_path}/q.db"
+    env = {"SPARK_QUEUE_REST_TOKEN": TOKEN}
+    with serving(tmp_path, "--url", url, "--open-metrics", env=env) as started:
+        assert "q_global_up" in httpx.get(f"{started.url}/metrics").text
+        assert httpx.get(f"{started.url}/q").status_code == 401
+
+
+def test_what_others_can_see_is_told(tmp_path):
+    (tmp_path / "tokens").write_text("secret-token\n")
+    (tmp_path / "tokens").chmod(0o644)
+    url = "a=redis://me:secret@127.0.0.1:1/0"
+    with serving(tmp_path, "--url", url, "--token-file", tmp_path / "tokens") as started:
+        assert "other users of this machine can read it" in started.said and "SPARK_QUEUE_REST_URLS" in started.said
+        assert "secret" not in started.said.replace("secret-token", "")
+    (tmp_path / "tokens").chmod(0o600)
+    env = {"SPARK_QUEUE_REST_URLS": url}
+    with serving(tmp_path, "--token-file", tmp_path / "tokens", env=env) as started:
+        assert "warning" not in started.said and "other users" not in started.said
 
 
 def test_only_this_machine_is_served_without_credentials():

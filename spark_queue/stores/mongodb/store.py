@@ -67,6 +67,7 @@ from spark_queue.messages.schema import MAX_TIME_MS
 from spark_queue.options.masking import cause_without_secrets, is_harmless, mask, parameter_name, scrub
 from spark_queue.options.url import StoreUrl
 from spark_queue.stores.base import PAGE_ROWS, rejected_rows_error
+from spark_queue.stores.mongodb.beside import SIGNALS, STATS, Beside, check_places
 from spark_queue.stores.mongodb.bson_json import CODEC, from_bson
 from spark_queue.stores.mongodb.documents import (
     BUCKET_IDS,
@@ -163,9 +164,6 @@ MAX_SKIP_DOUBLINGS = 6
 #: Seconds until a killed command has stopped.
 KILL_DELAY = 0.1
 
-#: Bytes of the capped collection of signals, as in keuss.
-SIGNALS_BYTES = 5_242_880
-
 #: Seconds for which the cache says that a queue has its indexes, or lacks some. Other programs may
 #: drop or create the queue.
 INDEXES_CACHED, MISSING_INDEXES_CACHED = 60.0, 5.0
@@ -175,7 +173,7 @@ MAX_CACHED_QUEUES = 10_000
 
 #: Error codes of the server.
 AUTHENTICATION_FAILED, UNAUTHORIZED, ATLAS_ERROR = 18, 13, 8000
-BAD_VALUE, MAJORITY_NOT_KNOWN_YET, QUERY_PLAN_KILLED, NAMESPACE_EXISTS = 2, 134, 175, 48
+BAD_VALUE, MAJORITY_NOT_KNOWN_YET, QUERY_PLAN_KILLED = 2, 134, 175
 
 #: Clients of the parent process after a fork. They must not be used here, nor closed: the parent
 #: uses them.
@@ -210,7 +208,7 @@ class MongoStore(SignallingStore):
     )
     unsupported_payloads: ClassVar[tuple[object, ...]] = (None,)
     layout_name: ClassVar[str] = "mongo"
-    parameters: ClassVar[tuple[str, ...]] = ("ns",)
+    parameters: ClassVar[tuple[str, ...]] = ("ns", STATS, SIGNALS)
     layouts: ClassVar[Mapping[str, str]] = {
         "mongo": "spark_queue.stores.mongodb.store:MongoStore",
         "ps-mongo": "spark_queue.stores.mongodb.layouts:HistoryStore",
@@ -248,6 +246,7 @@ class MongoStore(SignallingStore):
     def resolve(cls, url: str) -> str:
         address = StoreUrl.parse(url)
         address.check_parameters(cls.layout_name, cls.parameters)
+        check_places(address.parameters)
         # parse_uri would query the DNS for a mongodb+srv:// URL. Without its prefix and its srv
         # options it is like any other URL.
         plain, _, options = address.url.replace("mongodb+srv://", "mongodb://", 1).partition("?")
@@ -282,7 +281,7 @@ class MongoStore(SignallingStore):
         self._lock = threading.Lock()
         self._client: MongoClient[Document] | None = None
         self._pid = 0
-        self._signals_exist = False  # whether the collection of signals exists
+        self._beside = Beside(self._address.parameters, self.ns, self._database)
         # By collection: whether it has its indexes, and until when this is believed (monotonic s).
         self._index_cache: dict[str, tuple[bool, float]] = {}
 
@@ -308,6 +307,7 @@ class MongoStore(SignallingStore):
             if self._client is not None and self._pid == os.getpid():
                 self._client.close()
                 self._client = None
+        self._beside.close()
 
     def check_queue(self, queue: str) -> None:
         super().check_queue(queue)
@@ -448,36 +448,28 @@ class MongoStore(SignallingStore):
     # --- signals ----------------------------------------------------------------------------------
 
     def _send(self, queue: str, signal: int | str) -> None:
+        if (redis := self._beside.redis) is not None:
+            redis._send(queue, signal)
+            return
         value = signal if isinstance(signal, str) else float(signal)
         with self._translate_errors():
-            self._signals_collection().insert_one({"event": self.topic(queue), "message": value})
+            self._beside.signals().insert_one({"event": self.topic(queue), "message": value})
 
     @contextmanager
     def _open_subscription(self) -> Iterator[Subscription]:
+        if (redis := self._beside.redis) is not None:
+            with redis._open_subscription() as subscription:
+                yield subscription
+            return
         with self._translate_errors():
-            self._signals_exist = False  # the database may have been dropped since
-            signals = self._signals_collection()
+            signals = self._beside.signals(check=True)
             if signals.database.client.options.pool_options.max_pool_size == 1:
                 raise StoreError(
                     f"{mask(self.url)}: its maxPoolSize=1 leaves no connection for signals: set 2 or more",
                     url=mask(self.url),
                 )
-            with closing(MongoSubscription(signals, self.topic(""), self._now())) as subscription:
-                yield subscription
-
-    def _signals_collection(self) -> Collection[Document]:
-        """Return the collection of signals: capped, in its own database, as is keuss' default."""
-        database = self._database()
-        signals = database.client.get_database(f"{database.name}_signal", write_concern=WriteConcern(w=1))
-        if not self._signals_exist:
-            try:
-                made = signals.create_collection("default", capped=True, size=SIGNALS_BYTES, check_exists=False)
-                made.insert_one({"dummy": True})  # a tailable cursor fails on an empty one
-            except OperationFailure as error:
-                if error.code != NAMESPACE_EXISTS:
-                    raise
-            self._signals_exist = True
-        return signals["default"]
+            with closing(MongoSubscription(signals, self.topic(""), self._now())) as found:
+                yield found
 
     # --- messages in ------------------------------------------------------------------------------
 
@@ -847,12 +839,12 @@ class MongoStore(SignallingStore):
                 change["$inc"] = {f"counters.{act}": number for act, number in acts.items()}
             updates.append(UpdateOne({"_id": self._statistics_id(queue)}, change, upsert=True))
         with self._translate_errors():
-            self._statistics_collection(WriteConcern(w=1)).bulk_write(updates, ordered=False)
+            self._beside.statistics(WriteConcern(w=1)).bulk_write(updates, ordered=False)
 
     def _statistics(self, queue: str | None) -> dict[str, Statistics]:
         prefix = self._statistics_id("")
         query: Document = {"_id": {"$gt": prefix, "$lt": f"{prefix}\U0010ffff"}}
-        found = self._statistics_collection().find(query if queue is None else {"_id": self._statistics_id(queue)})
+        found = self._beside.statistics().find(query if queue is None else {"_id": self._statistics_id(queue)})
         return {
             one["_id"].removeprefix(prefix): Statistics.from_counts(one.get("counters", {}), bool(one.get("paused")))
             for one in found
@@ -860,19 +852,14 @@ class MongoStore(SignallingStore):
 
     def _set_paused(self, queue: str, paused: bool) -> None:
         change = {"$set": {"paused": paused}, "$setOnInsert": {"ns": self.ns, "name": queue, "opts": {}}}
-        self._statistics_collection().update_one({"_id": self._statistics_id(queue)}, change, upsert=True)
+        self._beside.statistics().update_one({"_id": self._statistics_id(queue)}, change, upsert=True)
 
     def _delete_statistics(self, queue: str) -> None:
-        self._statistics_collection().delete_one({"_id": self._statistics_id(queue)})
+        self._beside.statistics().delete_one({"_id": self._statistics_id(queue)})
 
     def _statistics_id(self, queue: str) -> str:
         """Return the `_id` of a queue's statistics."""
         return f"keuss:stats:{self.ns}:{queue}"
-
-    def _statistics_collection(self, concern: WriteConcern | None = None) -> Collection[Document]:
-        """Return the collection of statistics, in its own database, as is keuss' default."""
-        database = self._database()
-        return database.client.get_database(f"{database.name}_stats", write_concern=concern)["keuss_stats"]
 
     # --- notes ------------------------------------------------------------------------------------
 
@@ -1010,8 +997,8 @@ class MongoStore(SignallingStore):
         filters = self._filters_for(collection, past, ids)
         return sum(collection.delete_many(query, **by).deleted_count for query, by in filters)
 
-    def _purge(self, queue: str) -> int:
-        return self._apply(queue, free_state(self._now()), None, None)
+    def _purge(self, queue: str, ids: Sequence[str] | None) -> int:
+        return self._apply(queue, free_state(self._now()), ids, None)
 
     def _drop(self, queue: str) -> None:
         self._queue_view(queue).drop()

@@ -83,9 +83,9 @@ class ListStore(RedisStore):
         self._run_until_done("deliver", queue)
         return moved
 
-    def _purge(self, queue: str) -> int:
+    def _purge(self, queue: str, ids: Sequence[str] | None) -> int:
         self._fill_index(queue)
-        return super()._purge(queue)
+        return super()._purge(queue, ids)
 
     def _fill_index(self, queue: str) -> None:
         """Move the list to the index, where scripts can select messages."""

@@ -927,8 +927,8 @@ class RedisStore(SignallingStore):
 
     # --- housekeeping -----------------------------------------------------------------------------
 
-    def _purge(self, queue: str) -> int:
-        return self._settle_runs("commit", queue, ("", 0, "", ""), self._find_free(queue))
+    def _purge(self, queue: str, ids: Sequence[str] | None) -> int:
+        return self._settle_runs("commit", queue, ("", 0, "", ""), self._find_free(queue, ids))
 
     def _delete_history(self, queue: str, ids: Sequence[str]) -> int:
         keys, removed = self._keys(queue), 0

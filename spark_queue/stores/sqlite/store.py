@@ -743,11 +743,12 @@ class SqliteStore(Store):
         files = [Path(self._path), Path(f"{os.path.realpath(self._path)}-wal")]
         return sum(one.stat().st_size for one in files if one.exists())
 
-    def _purge(self, queue: str) -> int:
+    def _purge(self, queue: str, ids: Sequence[str] | None) -> int:
         with self._transaction() as db:
             queue_id = _queue_id(db, queue)
             _expire_leases(db, queue_id, _now(db))
-            return _change(db, "DELETE FROM message", "queue = ? AND lease IS NULL", (queue_id,))
+            by_id, values = ids_clause(ids)
+            return _change(db, "DELETE FROM message", f"queue = ? AND lease IS NULL AND {by_id}", (queue_id, *values))
 
     def _drop(self, queue: str) -> None:
         with self._transaction() as db:

@@ -1,6 +1,7 @@
 // The real keuss, driven by JSON lines: one command per line on stdin, one answer per line on stdout, in order.
 //
-//   {"do": "open", "backend": one of BACKENDS, "url": ..., "queue": ...[, "stats": true][, "signals": {"kind", "url"}]}
+//   {"do": "open", "backend": one of BACKENDS, "url": ..., "queue": ...[, "stats": true | URL]
+//           [, "signals": {"kind", "url", "exact": whether the URL is that of the signals, not of the queues}]}
 //   {"do": "push", "payload": any JSON | "payload_b64": base64 of a Buffer, "hdrs", "delay" s, "mature" unix s, "tries"}
 //   {"do": "pop" | "reserve", "timeout": ms}    message: null when nothing came in time
 //   {"do": "get"}   message: null when nothing can be taken just now
@@ -40,16 +41,17 @@ const STATS = {
   redis: (url) => ({ provider: require('keuss/stats/redis'), opts: { Redis: url } }),
 };
 const SIGNALS = {
-  'mongo-capped': (url) => ({ url: beside(url, '_signal') }),
+  'mongo-capped': (url, exact) => ({ url: exact ? url : beside(url, '_signal') }),
   'redis-pubsub': (url) => ({ Redis: url }),
 };
 
 function shared(url, stats, signals) {
   const settings = { ...common };
-  if (stats) settings.stats = STATS[url.split(':')[0]](url);
+  if (stats === true) settings.stats = STATS[url.split(':')[0]](url);
+  else if (stats) settings.stats = { provider: require('keuss/stats/mongo'), opts: { url: stats } };
   if (signals) {
     const provider = require(`keuss/signal/${signals.kind}`);
-    settings.signaller = { provider, opts: SIGNALS[signals.kind](signals.url) };
+    settings.signaller = { provider, opts: SIGNALS[signals.kind](signals.url, signals.exact) };
     settings.pollInterval = 60000;
   }
   return settings;

@@ -1,0 +1,173 @@
+"""Namespaces and queues: lists, status, pause, and requests that wait."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from fastapi import Query
+from starlette.responses import Response
+
+from spark_queue.rest.answers import json_response
+from spark_queue.rest.keuss.kinds import describe_queue
+from spark_queue.rest.metrics import queue_status, queues_of
+from spark_queue.rest.routes import NamespaceName, QueueName, describe_json, router, viewable
+from spark_queue.rest.service import QueueDependency, Service, ServiceDependency
+from spark_queue.stores.base import Store
+
+routes = router("keuss-server: queues", strict=False)
+
+#: The status of a queue, for OpenAPI.
+QUEUE_STATUS = {
+    "type": "object",
+    "required": [
+        "ns", "queue", "type", "capabilities", "factory", "size", "totalSize", "schedSize", "resvSize", "next_t",
+        "next_mature_t", "paused", "stats",
+    ],
+    "properties": {
+        "ns": {"type": "string"},
+        "queue": {"type": "string"},
+        "type": {"type": "string", "description": "The kind of queue, as keuss names it."},
+        "capabilities": {"type": "object", "additionalProperties": {"type": "boolean"}},
+        "factory": {"type": "object", "description": "The namespace."},
+        "size": {"type": "integer", "description": "Ready messages: due, and not reserved."},
+        "totalSize": {"type": "integer"},
+        "schedSize": {"type": "integer", "description": "Scheduled messages: due later."},
+        "resvSize": {"type": "integer", "description": "Reserved messages."},
+        "next_t": {
+            "type": ["integer", "null"],
+            "description": "Milliseconds until a message is ready; 0 or less: now.",
+        },
+        "next_mature_t": {"type": ["string", "null"], "description": "When a message is ready."},
+        "paused": {"type": "boolean"},
+        "stats": {"type": "object", "additionalProperties": {"type": "integer"}},
+    },
+}  # fmt: skip
+
+#: A flag of keuss-server: given with any value.
+Flag = Annotated[str | None, Query(description="Any value.")]
+
+
+def status_of(ns: str, store: Store, queue: str) -> dict[str, Any]:
+    """Return the status of a queue, with the fields of keuss-server."""
+    status = queue_status(store, queue)
+    wait = status["next_t"]
+    due = None if wait is None else datetime.fromtimestamp(time.time() + wait / 1000, UTC)
+    return {"ns": ns, "queue": queue, **describe_queue(ns, store), **status, "next_mature_t": due}
+
+
+def _statuses(ns: str, store: Store) -> dict[str, Any]:
+    return {queue: status_of(ns, store, queue) for queue in queues_of(store)}
+
+
+def _as_array(by_namespace: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return the list of all queues for a table."""
+    return {"data": [one | {"name": queue} for queues in by_namespace.values() for queue, one in queues.items()]}
+
+
+def _as_tree(by_namespace: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the list of all queues by namespace, for a tree."""
+    return [
+        {
+            "folder": True,
+            "expanded": True,
+            "title": ns,
+            "key": ns,
+            "children": [
+                {
+                    "title": f"{queue}@{ns}",
+                    "key": f"{queue}@{ns}",
+                    "size": one["size"],
+                    "total": one["totalSize"],
+                    "next_t": one["next_t"],
+                    "stats": one["stats"],
+                }
+                for queue, one in queues.items()
+            ],
+        }
+        for ns, queues in by_namespace.items()
+    ]
+
+
+async def _read_statuses(service: Service, *namespaces: str) -> dict[str, dict[str, Any]]:
+    stores = {ns: service.get_store(ns) for ns in namespaces}
+    return await service.run_in_thread(lambda: {ns: _statuses(ns, store) for ns, store in stores.items()})
+
+
+@routes.get("/q", responses={200: describe_json("The names; with `array` or `tree` the queues.", {})})
+@viewable
+async def list_namespaces(
+    service: ServiceDependency, array: Flag = None, tree: Flag = None, reload: Flag = None
+) -> Response:
+    """List the names of the namespaces that this server serves.
+
+    With `array` or `tree`, list the queues of all of them. The list is always current, so `reload`
+    changes nothing.
+    """
+    if array:
+        return json_response(_as_array(await _read_statuses(service, *service.stores)))
+    if tree:
+        return json_response(_as_tree(await _read_statuses(service, *service.stores)))
+    return json_response(list(service.stores))
+
+
+@routes.get("/q/{ns}", responses={200: describe_json("By queue; with `array` or `tree` a list.", {})})
+@viewable
+async def list_queues(
+    ns: NamespaceName, service: ServiceDependency, array: Flag = None, tree: Flag = None
+) -> Response:
+    """Return the status of all queues of a namespace that hold messages or were used before."""
+    found = await _read_statuses(service, ns)
+    return json_response(_as_array(found) if array else _as_tree(found) if tree else found[ns])
+
+
+@routes.get("/q/{ns}/{queue}/status", responses={200: describe_json("Sizes and counters.", QUEUE_STATUS)})
+@viewable
+async def status(bound: QueueDependency, service: ServiceDependency) -> Response:
+    """Return the numbers of messages in a queue, by state, and counters."""
+    return json_response(await service.run_in_thread(status_of, bound.ns, bound.store, bound.queue))
+
+
+@routes.get("/q/{ns}/{queue}/paused", responses={200: describe_json("Whether it is.", {"type": "boolean"})})
+@viewable
+async def paused(bound: QueueDependency, service: ServiceDependency) -> Response:
+    """Return whether a queue is paused."""
+    return json_response(await service.run_in_thread(bound.store.is_paused, bound.queue))
+
+
+@routes.patch("/q/{ns}/{queue}/pause", status_code=201, response_class=Response)
+async def pause(bound: QueueDependency, service: ServiceDependency) -> Response:
+    """Pause the queue: no client can reserve messages until `resume`, keuss programs included."""
+    await service.run_in_thread(bound.store.pause, bound.queue)
+    return Response(status_code=201)
+
+
+@routes.patch("/q/{ns}/{queue}/resume", status_code=201, response_class=Response)
+async def resume(bound: QueueDependency, service: ServiceDependency) -> Response:
+    """Resume the queue."""
+    await service.run_in_thread(bound.store.resume, bound.queue)
+    return Response(status_code=201)
+
+
+@routes.get("/q/{ns}/{queue}/consumers", responses={200: describe_json("The requests.", {"type": "array"})})
+@viewable
+async def consumers(bound: QueueDependency, service: ServiceDependency) -> Response:
+    """List the requests that wait for messages of the queue at this server.
+
+    The fields besides `tid`, `since` and `reserve` always have these values: programs of
+    keuss-server may read them.
+    """
+    waiting = service.wait_list.waiters_of(bound.ns, bound.queue)
+    constant = {"callback": "set", "cleanup_timeout": "set", "wakeup_timeout": "set"}
+    return json_response(
+        [{"tid": one.tid, "since": one.since, "reserve": one.reserve, **constant} for one in waiting]
+    )
+
+
+@routes.delete("/q/{ns}/{queue}/consumer/{tid}", response_class=Response)
+async def cancel(ns: NamespaceName, queue: QueueName, tid: str, service: ServiceDependency) -> Response:
+    """Cancel a waiting request; its answer is 410. One that does not wait is no error."""
+    service.get_queue(ns, queue)
+    service.wait_list.cancel(ns, queue, tid)
+    return Response()

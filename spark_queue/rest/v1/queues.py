@@ -1,0 +1,118 @@
+"""Lists and sizes of queues, and pauses."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from itertools import islice
+from typing import Annotated, Any
+
+from fastapi import Query
+from starlette.responses import Response
+
+from spark_queue.admin.sizes import COUNTERS, load_summary
+from spark_queue.errors import OptionError
+from spark_queue.rest.answers import json_response
+from spark_queue.rest.bound_queue import BoundQueue
+from spark_queue.rest.metrics import queues_of
+from spark_queue.rest.routes import describe_json, router, viewable
+from spark_queue.rest.service import QueueDependency, Service, ServiceDependency
+from spark_queue.stores.base import Store
+from spark_queue.stores.types import COUNT_LIMIT
+
+routes = router("queues")
+
+SIZES_SCHEMA = {
+    "type": "object",
+    "required": ["ns", "queue", "ready", "scheduled", "reserved", "dead", "retained", "oldest", "paused", "capped"],
+    "properties": {
+        "ns": {"type": "string"},
+        "queue": {"type": "string"},
+        "ready": {"type": "integer"},
+        "scheduled": {"type": "integer", "description": "Due later."},
+        "reserved": {"type": "integer"},
+        "dead": {"type": "integer", "description": "Messages of the queue with the same name and `.dead`."},
+        "retained": {"type": "integer", "description": "Messages that a log retains."},
+        "oldest": {"type": ["number", "null"], "description": "Seconds since the first message became ready."},
+        "paused": {"type": "boolean"},
+        "capped": {
+            "type": "array", "items": {"type": "string"},
+            "description": f"The numbers that are lower bounds: counting ended at {COUNT_LIMIT:,}.",
+        },
+    },
+}  # fmt: skip
+
+Exact = Annotated[
+    bool, Query(description=f"Count all messages; otherwise, counting a state ends at {COUNT_LIMIT:,}.")
+]
+
+
+def _sizes_of(ns: str, store: Store, queue: str, exact: bool) -> dict[str, Any]:
+    summary = load_summary(store, queue, None if exact else COUNT_LIMIT)
+    return {"ns": ns, **asdict(summary)}
+
+
+@routes.get("/v1/queues", responses={200: describe_json("`queues`, and `after` if there are more.")})
+@viewable
+async def list_queues(
+    service: ServiceDependency,
+    ns: Annotated[str | None, Query(description="Only the queues of this namespace.", max_length=200)] = None,
+    limit: Annotated[int, Query(ge=1, le=1_000, description="Return at most this many queues.")] = 100,
+    after: Annotated[
+        str | None, Query(description="Begin after this queue: the `after` of the last answer.", max_length=500)
+    ] = None,
+    exact: Exact = False,
+) -> Response:
+    """List queues that hold messages or were used before, with their sizes."""
+    namespaces = sorted(service.stores) if ns is None else [ns]
+    stores = {name: service.get_store(name) for name in namespaces}
+    start = _parse_after(after)
+
+    def act() -> dict[str, Any]:
+        places = ((name, queue) for name, store in stores.items() for queue in queues_of(store))
+        page = list(islice((place for place in places if place > start), limit + 1))
+        found = [_sizes_of(name, stores[name], queue, exact) for name, queue in page[:limit]]
+        return {"queues": found, "after": "/".join(page[limit - 1]) if len(page) > limit else None}
+
+    return json_response(await service.run_in_thread(act))
+
+
+def _parse_after(after: str | None) -> tuple[str, str]:
+    if after is None:
+        return "", ""
+    ns, slash, queue = after.partition("/")
+    if not slash:
+        raise OptionError(
+            f"parameter 'after' is {after[:60]!r} but must be the 'after' of an answer: NAMESPACE/QUEUE",
+            option="after",
+        )
+    return ns, queue
+
+
+@routes.get("/v1/queues/{ns}/{queue}", responses={200: describe_json("Sizes and `counters`.", SIZES_SCHEMA)})
+@viewable
+async def get_queue(bound: QueueDependency, service: ServiceDependency, exact: Exact = False) -> Response:
+    """Return the sizes of a queue, and how many messages all programs have pushed and settled."""
+
+    def act() -> dict[str, Any]:
+        counted = bound.store.statistics(bound.queue)
+        counters = {name: getattr(counted, name) for name in COUNTERS}
+        return {**_sizes_of(bound.ns, bound.store, bound.queue, exact), "counters": counters}
+
+    return json_response(await service.run_in_thread(act))
+
+
+@routes.post("/v1/queues/{ns}/{queue}/pause", responses={200: describe_json("`paused`.")})
+async def pause(bound: QueueDependency, service: ServiceDependency) -> Response:
+    """Pause the queue: no client can reserve messages until `resume`."""
+    return await _set_paused(bound, service, True)
+
+
+@routes.post("/v1/queues/{ns}/{queue}/resume", responses={200: describe_json("`paused`.")})
+async def resume(bound: QueueDependency, service: ServiceDependency) -> Response:
+    """Resume the queue."""
+    return await _set_paused(bound, service, False)
+
+
+async def _set_paused(bound: BoundQueue, service: Service, paused: bool) -> Response:
+    await service.run_in_thread(bound.store.pause if paused else bound.store.resume, bound.queue)
+    return json_response({"paused": paused})
