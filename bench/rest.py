@@ -4,6 +4,8 @@
     python bench/rest.py --docs
     # how long a message is under way to a pop that waits; --docs as above
     python bench/rest.py --waits
+    # how long a caller waits beside hostile requests; --docs as above
+    python bench/rest.py --hostile
     # 64 clients on all stores at once: fails if a message is lost or delivered to two clients
     python bench/rest.py --load --seconds 60
 
@@ -26,7 +28,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,6 +41,7 @@ from report import Table, aligned, piped, renew
 
 from spark_queue import open_store
 from spark_queue.options.url import StoreUrl
+from tests.hostile import TOKEN, Attack, Hostile, kinds
 from tests.http_load import JSON, Caller, load
 from tests.serving import serving
 
@@ -202,6 +205,57 @@ def measure_waits(urls: dict[str, str], n: int) -> Table:
     return rows
 
 
+# --- hostile requests -----------------------------------------------------------------------------
+
+#: Hostile requests of each kind, and of all kinds together.
+EACH, TOGETHER = 40, 500
+
+
+def answered_beside(url: str, requests: Iterable[Hostile], number: int) -> list[float]:
+    """Send hostile requests from four callers. Return the ms of calls of another one meanwhile."""
+
+    async def call(attack: Attack | None, n: int = 0) -> list[float]:
+        times: list[float] = []
+        async with Caller(url) as caller:
+            while attack.runs if attack else len(times) < n:
+                began = time.perf_counter()
+                status, _, _ = await caller.call("GET", "/q", b"", {"authorization": f"Bearer {TOKEN}"})
+                check(status, 200)
+                times.append((time.perf_counter() - began) * 1000)
+                await asyncio.sleep(0.01)
+        return times
+
+    if not number:
+        return asyncio.run(call(None, 100))
+    with Attack(url, requests, number) as attack:
+        times = asyncio.run(call(attack))
+    if attack.wrong:
+        raise SystemExit("\n".join(attack.wrong[:20]))
+    return times
+
+
+def measure_hostile() -> Table:
+    """Return the table of how long another caller waits beside hostile requests."""
+    rows: Table = [("beside", "requests", "median (ms)", "95th percentile (ms)", "longest (ms)")]
+    found = kinds()
+    ways = {"nothing": (0, [])} | {name: (EACH, [one]) for name, one in found.items()}
+    ways |= {"all of them": (TOGETHER, list(found.values()))}
+    with tempfile.TemporaryDirectory() as folder:
+        args = ("--url", f"a=sqlite:///{folder}/q.db", "--events", "a/events")
+        with serving(Path(folder), *args, env={"SPARK_QUEUE_REST_TOKEN": TOKEN}) as server:
+            for name, (number, requests) in ways.items():
+                times = sorted(answered_beside(server.url, requests, number))
+                high = times[int(0.95 * (len(times) - 1))]
+                row = (
+                    name,
+                    str(number or ""),
+                    *(f"{one:.0f}" for one in (statistics.median(times), high, times[-1])),
+                )
+                say("  ".join(row))
+                rows.append(row)
+    return rows
+
+
 def under_load(urls: dict[str, str], seconds: float) -> None:
     """Run 64 clients on all stores. Exit if a message is lost or shared, or a call fails."""
     name = f"bench{uuid.uuid4().hex[:12]}"
@@ -223,6 +277,7 @@ def under_load(urls: dict[str, str], seconds: float) -> None:
 def main() -> int:
     parser = arguments(__doc__ or "", messages=1_000, rounds=3)
     parser.add_argument("--waits", action="store_true", help="instead, measure how long messages are under way")
+    parser.add_argument("--hostile", action="store_true", help="instead, measure waits beside hostile requests")
     parser.add_argument("--load", action="store_true", help="instead, run 64 clients on all stores at once")
     parser.add_argument("--docs", action="store_true", help="update docs/benchmarks.md")
     parser.add_argument("--seconds", type=float, default=60, help="duration of --load (default %(default)s)")
@@ -232,6 +287,15 @@ def main() -> int:
         urls = databases(folder, args.only or list(STORES))
         if args.load:
             under_load(urls, args.seconds)
+            return 0
+        if args.hostile:
+            rows = measure_hostile()
+            print(*aligned(rows), sep="\n")
+            if args.docs:
+                ran = f"{setup_of()}; four callers send, and a fifth one calls GET /q every 10 ms"
+                renew(
+                    "rest hostile", "\n".join([f"Measured on {datetime.now(UTC):%Y-%m-%d}: {ran}.", "", *piped(rows)])
+                )
             return 0
         if args.waits:
             rows = measure_waits(urls, WAITED)

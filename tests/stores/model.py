@@ -222,8 +222,8 @@ class Model:
             self.push(to, [Item(item.id, item.payload, item.headers | told, 0, item.due)])
         return len(found)
 
-    def purge(self, queue: str) -> int:
-        free = self.free(queue)
+    def purge(self, queue: str, ids: Sequence[str] | None = None) -> int:
+        free = [one for one in self.free(queue) if ids is None or one.id in ids]
         for item in free:
             del self.queue(queue)[item.id]
         return len(free)

@@ -345,11 +345,11 @@ class Machine(RuleBasedStateMachine):
         self.compare_past(client, queue)
         self.compare(queue, to)
 
-    @rule(client=clients, aim=aims, sure=mostly_not)
-    def purge(self, client, aim, sure):
-        if sure:
+    @rule(client=clients, aim=aims, ids=some_ids, sure=mostly_not)
+    def purge(self, client, aim, ids, sure):
+        if sure or ids is not None:
             queue = self.source(aim)
-            assert self.begin(client).purge(self.named(queue)) == self.model.purge(queue)
+            assert self.begin(client).purge(self.named(queue), ids) == self.model.purge(queue, ids)
             self.compare(queue)
 
     @rule(client=clients, queue=queues, sure=mostly_not)

@@ -1112,6 +1112,21 @@ class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContr
         assert store.sizes(queue) == Sizes(0, 0, 1)
         assert store.commit(queue, "c/1") == 1
 
+    def test_purge_of_ids_removes_those_that_are_not_reserved(self, store: Store, queue: str) -> None:
+        store.push(queue, pushes(list(range(6)), delay=[None, None, None, None, None, MINUTE_MS]))
+        ids = ids_of(store.peek(queue))
+        by_payload = {one: number for number, one in enumerate(ids)}
+        assert sum(store.reserve(queue, "c/1", 1, lease=MINUTE_MS)) == 1
+        (held,) = store.held_ids(queue, "c/1/0")
+        free = [id for id in ids if id != held]
+        assert store.purge(queue, [held]) == store.purge(queue, []) == store.purge(queue, ["no-such-id"]) == 0
+        assert store.purge(queue, [free[1], held, "no-such-id", free[1]]) == 1
+        assert store.purge(queue, [free[1]]) == 0
+        assert sorted(ids_of(store.peek(queue)), key=by_payload.__getitem__) == [id for id in ids if id != free[1]]
+        end_lease(store, queue, "c/1")
+        assert store.purge(queue, [held, free[-1]]) == 2
+        assert store.sizes(queue) == Sizes(3, 0, 0)
+
     def test_drop_removes_all(self, store: Store, queue: str) -> None:
         push_and_reserve(store, queue, pushes(list(range(5)), delay=[None, None, None, None, MINUTE_MS]), 2)
         ids = ids_of(store.fetch(queue, "c/1/0"))
