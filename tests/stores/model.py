@@ -224,6 +224,7 @@ class Model:
 
     def purge(self, queue: str, ids: Sequence[str] | None = None) -> int:
         free = [one for one in self.free(queue) if ids is None or one.id in ids]
+        self.shake(queue)
         for item in free:
             del self.queue(queue)[item.id]
         return len(free)

@@ -200,7 +200,8 @@ local function push(rows, front)
   for i = 2, 2 * n + 1, MAX_ARGUMENTS do
     added = added + redis.call('ZADD', INDEX, 'NX', unpack(rows, i, min(i + MAX_ARGUMENTS - 1, 2 * n + 1)))
   end
-  if added == n and tonumber(rows[1]) == n then
+  -- Either all rows are buckets, perhaps of one message each, or none is.
+  if added == n and tonumber(rows[1]) == n and byte(rows[2 * n + 2] or '') ~= BUCKET_MARK then
     call_many('HSET', HASH, rows, 2 * n + 2, 4 * n + 1)
     return n
   end
