@@ -238,7 +238,9 @@ def measure_hostile() -> Table:
     """Return the table of how long another caller waits beside hostile requests."""
     rows: Table = [("beside", "requests", "median (ms)", "95th percentile (ms)", "longest (ms)")]
     found = kinds()
-    ways = {"nothing": (0, [])} | {name: (EACH, [one]) for name, one in found.items()}
+    ways: dict[str, tuple[int, list[Hostile]]] = {"nothing": (0, [])} | {
+        name: (EACH, [one]) for name, one in found.items()
+    }
     ways |= {"all of them": (TOGETHER, list(found.values()))}
     with tempfile.TemporaryDirectory() as folder:
         args = ("--url", f"a=sqlite:///{folder}/q.db", "--events", "a/events")

@@ -37,8 +37,10 @@ HISTORY = (
 
 
 @pytest.fixture
-def evicting(new_server):
-    """Starts a server with this policy."""
+def evicting(new_server, monkeypatch):
+    """Starts a server with this policy. An earlier server of this process may have had its address."""
+    monkeypatch.setattr(eviction, "_checked", {})
+    monkeypatch.setattr(eviction, "_safe_until", {})
     return lambda policy, limit="100mb": new_server("--maxmemory", limit, "--maxmemory-policy", policy)
 
 
