@@ -124,7 +124,7 @@ class QueueCollector(Collector):
         up = GaugeMetricFamily("q_global_up", "1 if the database of the namespace answers", labels=("ns",))
         for ns, store in self._stores.items():
             try:
-                found = {queue: queue_status(store, queue) for queue in queues_of(store)}
+                found = {queue: queue_status(store, queue) for queue in store.queues()}
             except QueueError:
                 up.add_metric((ns,), 0)
                 continue
@@ -136,11 +136,6 @@ class QueueCollector(Collector):
                         family.add_metric((ns, queue), float(values[name]))
         yield up
         yield from families.values()
-
-
-def queues_of(store: Store) -> list[str]:
-    """Return the queues that hold messages or were used before, sorted."""
-    return sorted({*store.queues(), *store.all_statistics()})
 
 
 def queue_status(store: Store, queue: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from spark_queue.rest.answers import json_response
 from spark_queue.rest.keuss.kinds import describe_queue
-from spark_queue.rest.metrics import queue_status, queues_of
+from spark_queue.rest.metrics import queue_status
 from spark_queue.rest.routes import NamespaceName, QueueName, describe_json, router, viewable
 from spark_queue.rest.service import QueueDependency, Service, ServiceDependency
 from spark_queue.stores.base import Store
@@ -58,7 +58,7 @@ def status_of(ns: str, store: Store, queue: str) -> dict[str, Any]:
 
 
 def _statuses(ns: str, store: Store) -> dict[str, Any]:
-    return {queue: status_of(ns, store, queue) for queue in queues_of(store)}
+    return {queue: status_of(ns, store, queue) for queue in store.queues()}
 
 
 def _as_array(by_namespace: dict[str, dict[str, Any]]) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from spark_queue.admin.sizes import COUNTERS, load_summary
 from spark_queue.errors import OptionError
 from spark_queue.rest.answers import json_response
 from spark_queue.rest.bound_queue import BoundQueue
-from spark_queue.rest.metrics import queues_of
 from spark_queue.rest.routes import describe_json, router, viewable
 from spark_queue.rest.service import QueueDependency, Service, ServiceDependency
 from spark_queue.stores.base import Store
@@ -68,7 +67,7 @@ async def list_queues(
     start = _parse_after(after)
 
     def act() -> dict[str, Any]:
-        places = ((name, queue) for name, store in stores.items() for queue in queues_of(store))
+        places = ((name, queue) for name, store in stores.items() for queue in store.queues())
         page = list(islice((place for place in places if place > start), limit + 1))
         found = [_sizes_of(name, stores[name], queue, exact) for name, queue in page[:limit]]
         return {"queues": found, "after": "/".join(page[limit - 1]) if len(page) > limit else None}
