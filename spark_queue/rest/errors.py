@@ -117,6 +117,11 @@ def problem_response(status: int, title: str, detail: str, **more: Any) -> Respo
     return Response(problem_text(status, title, detail, **more), status, headers, MEDIA_TYPE)
 
 
+def add_nothing_pushed(sentence: str) -> str:
+    """Return an error text about a message, with the note that nothing was pushed."""
+    return f"{sentence} Nothing was pushed" if sentence.endswith("?") else f"{sentence}; nothing was pushed"
+
+
 def _first_rows(rows: Mapping[int, str]) -> dict[int, str]:
     return {row: rule[:MAX_DETAIL] for row, rule in islice(rows.items(), MAX_NAMED_ROWS)}
 

@@ -64,6 +64,10 @@ POP_RESPONSES: dict[int | str, dict[str, Any]] = {
 EMPTY_OBJECT: dict[int | str, dict[str, Any]] = {200: describe_json("An empty object.")}
 PAYLOAD_BODY = describe_body("The payload.", "application/json", "text/plain", "application/octet-stream")
 
+Lease = Annotated[
+    int | None,
+    Query(ge=100, le=10**13, description="How long it is held (ms). Default: `reserveTimeout` of the namespace."),
+]
 MessageHandle = Annotated[str, Path(description="The `x-ks-id` or the `x-ks-receipt` of a reserved message.")]
 
 
@@ -126,10 +130,7 @@ async def pop(
     tid: Annotated[
         str | None, Query(description="A name for this request while it waits, to cancel it by.", max_length=200)
     ] = None,
-    lease: Annotated[
-        int | None,
-        Query(ge=100, le=10**13, description="How long it is held (ms). Default: `reserveTimeout` of the namespace."),
-    ] = None,
+    lease: Lease = None,
     consumer: Annotated[
         str | None, Query(description="A name for the consumer, which tools show.", pattern=CONSUMER_PATTERN)
     ] = None,
@@ -202,10 +203,7 @@ async def renew(
     bound: QueueDependency,
     receipt: str,
     service: ServiceDependency,
-    lease: Annotated[
-        int | None,
-        Query(ge=100, le=10**13, description="How long it is held (ms). Default: `reserveTimeout` of the namespace."),
-    ] = None,
+    lease: Lease = None,
 ) -> Response:
     """Renew the lease of a reserved message by its receipt, for work that takes longer.
 

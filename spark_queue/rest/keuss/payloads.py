@@ -25,7 +25,7 @@ from spark_queue.messages.payload import as_json, to_jsonable
 from spark_queue.messages.schema import MAX_TIME_MS, PayloadKind
 from spark_queue.rest.answers import JSON_TYPE, json_response
 from spark_queue.rest.bodies import Bodies, charset_of, media_type
-from spark_queue.rest.errors import UnsupportedMediaType
+from spark_queue.rest.errors import UnsupportedMediaType, add_nothing_pushed
 from spark_queue.rest.message_dicts import message_dicts
 from spark_queue.rest.receipts import receipt_of
 
@@ -146,8 +146,7 @@ def single_message_error(row: dict[str, Any], error: MessageError) -> MessageErr
                 "text/plain"
             )
     rule = next(iter(error.rows.values()), str(error))
-    end = " Nothing was pushed" if rule.endswith("?") else "; nothing was pushed"
-    return MessageError(f"the message is invalid: {rule}{end}")
+    return MessageError(add_nothing_pushed(f"the message is invalid: {rule}"))
 
 
 # --- to HTTP --------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from spark_queue.errors import MessageError, OptionError
 from spark_queue.messages.columns import milliseconds
 from spark_queue.messages.payload import Json
 from spark_queue.rest.answers import json_response
+from spark_queue.rest.errors import add_nothing_pushed
 from spark_queue.rest.message_dicts import message_dicts
 from spark_queue.rest.receipts import receipt_of
 from spark_queue.rest.routes import CONSUMER_PATTERN, describe_body, describe_json, router, viewable
@@ -95,8 +96,7 @@ def _batch_error(error: MessageError) -> MessageError:
     """Return the error for a batch: it names the first invalid message, and counts the others."""
     position, rule = next(iter(error.rows.items()))
     rest = f" (and {len(error.rows) - 1} more)" if len(error.rows) > 1 else ""
-    end = " Nothing was pushed" if rule.endswith("?") else "; nothing was pushed"
-    return MessageError(f"message {position}{rest}: {rule}{end}", rows=error.rows)
+    return MessageError(add_nothing_pushed(f"message {position}{rest}: {rule}"), rows=error.rows)
 
 
 @routes.post(
