@@ -291,34 +291,32 @@ def main() -> int:
             under_load(urls, args.seconds)
             return 0
         if args.hostile:
-            rows = measure_hostile()
-            print(*aligned(rows), sep="\n")
-            if args.docs:
-                ran = f"{setup_of()}; four callers send, and a fifth one calls GET /q every 10 ms"
-                renew(
-                    "rest hostile", "\n".join([f"Measured on {datetime.now(UTC):%Y-%m-%d}: {ran}.", "", *piped(rows)])
-                )
+            show(
+                "rest hostile",
+                measure_hostile(),
+                "four callers send, and a fifth one calls GET /q every 10 ms",
+                args.docs,
+            )
             return 0
         if args.waits:
-            rows = measure_waits(urls, WAITED)
-            print(*aligned(rows), sep="\n")
-            if args.docs:
-                ran = f"{setup_of()}; medians of {WAITED} messages, one after the other"
-                renew(
-                    "rest waits", "\n".join([f"Measured on {datetime.now(UTC):%Y-%m-%d}: {ran}.", "", *piped(rows)])
-                )
+            ran = f"medians of {WAITED} messages, one after the other"
+            show("rest waits", measure_waits(urls, WAITED), ran, args.docs)
             return 0
         results: dict[str, Any] = {}
         for store, url in urls.items():
             say(f"{store} …")
             results[store] = measure(store, url, args.messages, args.rounds)
-        rows = table(results)
-        print(*aligned(rows), sep="\n")
-        if args.docs:
-            ran = f"{setup_of()}; {args.rounds} rounds of {args.messages:,} messages"
-            renew("rest", "\n".join([f"Measured on {datetime.now(UTC):%Y-%m-%d}: {ran}.", "", *piped(rows)]))
+        show("rest", table(results), f"{args.rounds} rounds of {args.messages:,} messages", args.docs)
     keep(args.json, results)
     return 0
+
+
+def show(part: str, rows: Table, ran: str, docs: bool) -> None:
+    """Print a table, and with `docs` renew that part of the page."""
+    print(*aligned(rows), sep="\n")
+    if docs:
+        measured = f"Measured on {datetime.now(UTC):%Y-%m-%d}: {setup_of()}; {ran}."
+        renew(part, "\n".join([measured, "", *piped(rows)]))
 
 
 def table(results: dict[str, dict[str, Rates]]) -> Table:

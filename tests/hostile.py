@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from itertools import cycle, islice
 from urllib.parse import urlsplit
 
@@ -28,6 +29,7 @@ def request(line: str, headers: bytes, body: bytes, status: int) -> Hostile:
     return Hostile([head + headers + b"\r\n", body], status)
 
 
+@cache
 def kinds() -> dict[str, Hostile]:
     """Return the requests, by what they are."""
     ids = b"<event-id>x</event-id>"

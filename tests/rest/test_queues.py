@@ -13,6 +13,7 @@ import pytest
 from spark_queue import Queue
 from spark_queue.rest.receipts import receipt_of
 from spark_queue.stores.conformance.waiting import wait_until
+from tests.rest.refusals import check_refused
 
 PAYLOADS = {
     "object": (b'{"a": [1, 2.5, null, "\xc3\xa9"], "n": 123456789012345678}', "application/json"),
@@ -263,11 +264,7 @@ WRONG = {
 
 @pytest.mark.parametrize("call", WRONG.values(), ids=WRONG)
 def test_a_mistake_is_told_and_changes_nothing(http, call):
-    method, path, how, status, told = call
-    refused = http.request(method, path, **how)
-    assert refused.status_code == status, refused.text
-    assert refused.headers["content-type"] == "application/problem+json"
-    assert refused.json()["status"] == status and told in refused.json()["detail"]
+    check_refused(http, call)
     assert http.get("/q/sqlite/x/status").json()["totalSize"] == 0
 
 
