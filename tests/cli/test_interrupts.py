@@ -7,19 +7,19 @@ import subprocess
 import sys
 
 PROGRAM = """
-import time
+import signal
 from spark_queue.cli.interrupts import keep_interrupts
 
 class Slow:
     def __del__(self):
         print("deleting", flush=True)
-        time.sleep(60)
+        signal.pause()
 
 keep_interrupts()
 try:
     Slow()
     print("lost", flush=True)
-    time.sleep(60)
+    signal.pause()
 except KeyboardInterrupt:
     print("interrupted", flush=True)
 """

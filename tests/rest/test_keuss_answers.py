@@ -69,8 +69,8 @@ def test_a_body_that_is_no_json(http, q):
 @pytest.mark.parametrize(("to", "longest"), [("300", 20), ("0", 10), ("abc", 10), ("", 10), ("nan", 10), ("-1", 10)])
 def test_a_wait(http, q, to, longest):
     began = time.monotonic()
-    told = http.get(q, params={"to": to})
-    assert told.status_code == 504 and set(told.json()) == {"timeout", "tid", "since"}
+    answer = http.get(q, params={"to": to})
+    assert answer.status_code == 504 and set(answer.json()) == {"timeout", "tid", "since"}
     assert (0.29 if to == "300" else 0) < time.monotonic() - began < longest
 
 
@@ -169,8 +169,8 @@ def test_pause(http, q):
 
 
 def test_cancelling_what_does_not_wait(http, q):
-    told = http.delete(f"{q}/consumer/nobody")
-    assert (told.status_code, told.content) == (200, b"")
+    answer = http.delete(f"{q}/consumer/nobody")
+    assert (answer.status_code, answer.content) == (200, b"")
 
 
 def test_headers_of_a_message(http, q):

@@ -88,8 +88,8 @@ class Server:
         yield future
 
     def nothing(self) -> None:
-        told = self.get(to=50)
-        assert told.status_code == 504 and told.json()["timeout"] is True
+        answer = self.get(to=50)
+        assert answer.status_code == 504 and answer.json()["timeout"] is True
 
     def close(self) -> None:
         self._threads.shutdown()
@@ -113,10 +113,10 @@ def test_lists_introspection_info(server):
     server.put({"a": 1})
     assert set(server.http.get("/q").json()) == set(PUSHING)
     assert server.queue in server.http.get(f"/q/{server.layout}").json()
-    told = server.status()
+    answer = server.status()
     assert {"type", "capabilities", "factory", "stats", "paused", "next_mature_t", "totalSize", "size", "schedSize",
-            "resvSize"} <= set(told)  # fmt: skip
-    assert (told["size"], told["totalSize"]) == (1, 1)
+            "resvSize"} <= set(answer)  # fmt: skip
+    assert (answer["size"], answer["totalSize"]) == (1, 1)
     assert server.consumers() == []
     assert server.http.get(f"{server.q}/paused").json() is False
 
@@ -142,9 +142,9 @@ def test_a_body_comes_back(server, body):
 @each_layout
 def test_pop_and_timeout(server):
     began = time.monotonic()
-    told = server.get(to=300, tid="mine")
-    assert told.status_code == 504 and 0.29 < time.monotonic() - began < LATE
-    assert told.json()["timeout"] is True and told.json()["tid"] == "mine" and told.json()["since"]
+    answer = server.get(to=300, tid="mine")
+    assert answer.status_code == 504 and 0.29 < time.monotonic() - began < LATE
+    assert answer.json()["timeout"] is True and answer.json()["tid"] == "mine" and answer.json()["since"]
 
 
 @each_layout
@@ -157,9 +157,9 @@ def test_pop_and_push_later(server):
 @each_layout
 def test_cancel_one_of_two_pops(server):
     with server.waiting(tid="one") as one, server.waiting(tid="two") as two:
-        told = server.consumers()
-        assert [each["tid"] for each in told] == ["one", "two"]
-        assert {"tid", "since", "callback", "cleanup_timeout", "wakeup_timeout"} <= set(told[0])
+        answer = server.consumers()
+        assert [each["tid"] for each in answer] == ["one", "two"]
+        assert {"tid", "since", "callback", "cleanup_timeout", "wakeup_timeout"} <= set(answer[0])
         cancelled = server.http.delete(f"{server.q}/consumer/one")
         assert (cancelled.status_code, cancelled.content) == (200, b"")
         assert (one.result().status_code, one.result().text) == (410, "cancel")
@@ -204,8 +204,8 @@ def test_reserve_and_commit(server):
     id = server.put({"r": 1})
     got = server.reserve()
     assert (got.json(), got.headers["x-ks-id"]) == ({"r": 1}, id)
-    told = server.status()
-    assert (told["size"], told["totalSize"], told["resvSize"]) == (0, 1, 1)
+    answer = server.status()
+    assert (answer["size"], answer["totalSize"], answer["resvSize"]) == (0, 1, 1)
     done = server.settle("commit", id)
     assert (done.status_code, done.json()) == (200, {})
     assert server.status()["totalSize"] == 0
@@ -277,8 +277,8 @@ def test_scheduled_push_and_pop(server):
 def test_scheduled_pop_and_timeout(server):
     server.put({"s": 1}, delay=3600)
     began = time.monotonic()
-    told = server.get(to=300)
-    assert told.status_code == 504 and 0.29 < time.monotonic() - began < LATE
+    answer = server.get(to=300)
+    assert answer.status_code == 504 and 0.29 < time.monotonic() - began < LATE
     assert server.status()["schedSize"] == 1
 
 

@@ -60,9 +60,9 @@ def test_push_reserve_and_settle(http, v1):
     assert settle(http, v1, "rollback", [receipts[1]], delay="1h") == {"rolled_back": 1, "dead": 0}
     assert settle(http, v1, "renew", [receipts[2]], lease="5m") == {"held": 1}
     assert settle(http, v1, "commit", [taken["receipt"], receipts[1]]) == {"committed": 1}
-    told = http.get(v1).json()
-    assert (told["ready"], told["scheduled"], told["reserved"]) == (0, 2, 0)
-    assert told["counters"]["put"] == 4 and told["counters"]["commit"] == 2
+    answer = http.get(v1).json()
+    assert (answer["ready"], answer["scheduled"], answer["reserved"]) == (0, 2, 0)
+    assert answer["counters"]["put"] == 4 and answer["counters"]["commit"] == 2
     assert reserve(http, v1) == {"receipt": None, "messages": []}
 
 
@@ -159,9 +159,9 @@ def test_a_look_changes_nothing_and_reads_on(http, v1):
             break
         after = {"after": page["after"]}
     assert found == sorted(ids) + later and len(held["messages"]) == 3
-    told = http.get(v1).json()
+    answer = http.get(v1).json()
     changing = {"oldest"}
-    assert {name: told[name] for name in told.keys() - changing} == {
+    assert {name: answer[name] for name in answer.keys() - changing} == {
         name: before[name] for name in before.keys() - changing
     }
 

@@ -14,7 +14,7 @@ SECRET = "hunter2"
 
 
 @pytest.mark.parametrize(
-    ("parameters", "told"),
+    ("parameters", "detail"),
     [
         ("stats=a.b", "must be the name of a database, or a URL with mongodb://"),
         (
@@ -32,10 +32,10 @@ SECRET = "hunter2"
         ("statss=a", "statss"),
     ],
 )
-def test_a_place_that_cannot_be_is_refused(parameters, told):
+def test_a_place_that_cannot_be_is_refused(parameters, detail):
     with pytest.raises(OptionError) as refused:
         open_store(f"mongodb://h/db?{parameters}")
-    assert told in str(refused.value) and SECRET not in str(refused.value)
+    assert detail in str(refused.value) and SECRET not in str(refused.value)
 
 
 def test_only_mongodb_has_them(tmp_path):
