@@ -327,6 +327,79 @@ BUGS: dict[str, Bug] = {
         ")",
         "tests/stores/support/test_damaged_buckets.py::test_a_damaged_part_of_a_stage_is_an_error_and_nothing_is_published",
     ),
+    # --- REST ---
+    "a head of any length": Bug(
+        "rest/guard/protocol.py",
+        "        if self._head_size > MAX_HEAD:\n            raise ValueError\n",
+        "",
+        "tests/rest/test_guard.py::test_a_head_has_a_limit",
+    ),
+    "a head of any length that the parser keeps": Bug(
+        "rest/guard/protocol.py",
+        "        if max(self._unreported, self._head_size) > MAX_HEAD:\n",
+        "        if self._head_size > MAX_HEAD:\n",
+        "tests/rest/test_guard.py::test_a_head_has_a_limit",
+    ),
+    "a head may take any time": Bug(
+        "rest/guard/protocol.py",
+        "            self._start_timer(HEAD_TIMEOUT, self._end_head)\n            return\n",
+        "            return\n",
+        "tests/rest/test_guard.py::test_a_head_that_does_not_come_ends",
+    ),
+    "a caller sends for ever after its answer": Bug(
+        "rest/guard/protocol.py",
+        "            if self._discarded > MAX_DISCARDED:\n",
+        "            self._stop_timer()\n            if self._discarded > MAX_DISCARDED:\n",
+        "tests/rest/test_guard.py::test_a_body_after_the_answer_ends",
+    ),
+    "the budget of bodies is used up": Bug(
+        "rest/bodies.py",
+        '        self._budget += getattr(request.state, "body_size", 0)\n',
+        "",
+        "tests/rest/test_guard.py::test_bodies_share_a_budget",
+    ),
+    "any charset": Bug(
+        "rest/bodies.py",
+        "    if charset not in CHARSETS:\n",
+        "    if charset not in CHARSETS:\n        return charset\n    if not charset:\n",
+        "tests/rest/test_guard.py::test_a_hostile_request_is_refused",
+    ),
+    "a page of another site uses the password": Bug(
+        "rest/guard/auth.py",
+        '        return _refuse_other_sites(request) if kind == "basic" else None\n',
+        "        return None\n",
+        "tests/rest/test_security.py::test_a_page_of_another_site_may_not_use_a_password_that_the_browser_keeps",
+    ),
+    "a viewer may change": Bug(
+        "rest/routes.py",
+        "            if not is_viewable and request.state.role",
+        "            if is_viewable and request.state.role",
+        "tests/rest/test_security.py::test_a_viewer_may_look_and_do_nothing_else",
+    ),
+    "a receipt of any consumer": Bug(
+        "rest/receipts.py",
+        '_TAG = re.compile(rf"{REST}(?:',
+        '_TAG = re.compile(rf"[a-z-]+(?:',
+        "tests/rest/test_queues.py::test_a_receipt_reaches_no_query",
+    ),
+    "a late receipt settles what another caller holds": Bug(
+        "rest/receipts.py",
+        "        tag, id = parsed\n        ids = found",
+        "        tag, id = REST, parsed[1]\n        ids = found",
+        "tests/rest/test_v1.py::test_a_late_receipt_touches_nothing_of_another",
+    ),
+    "what does not fit into an answer stays reserved": Bug(
+        "rest/bound_queue.py",
+        "            if found < rows:\n                tag = self._release_unread(tag, batches, lease)\n",
+        "",
+        "tests/rest/test_v1.py::test_what_is_too_much_at_once_stays_in_the_queue",
+    ),
+    "a pause of another database is not seen": Bug(
+        "stores/mongodb/beside.py",
+        "        name = place or f",
+        "        name = f",
+        "tests/stores/mongodb/test_beside.py::test_each_layout_of_mongodb_has_them",
+    ),
 }
 
 #: Where those that are killed have to be few kinds for the short time between two steps to be met soon.
