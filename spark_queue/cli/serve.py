@@ -60,9 +60,7 @@ def serve(
     ] = 10_000,
     max_wait: Annotated[
         Any,
-        seconds(
-            "--max-wait", "10m", "Longest time that a request may wait for a message (default: 10m).", never=True
-        ),
+        seconds("--max-wait", "10m", "Longest time that a request may wait for a message (default: 10m)."),
     ] = "10m",
     open_metrics: Annotated[
         bool, flag("--open-metrics", help="Answer /metrics without credentials, as keuss-server does.")
@@ -78,8 +76,6 @@ def serve(
         from spark_queue.rest.server import serve as run
     except ModuleNotFoundError as missing:
         raise UsageError(f"{missing}; install it with: pip install 'spark-queue[rest]'") from None
-    if max_wait == float("inf"):
-        raise OptionError("--max-wait must be a duration such as 10m, not never", option="max-wait")
     try:
         declarations = declared_in(*declared or ())
     except OSError as error:

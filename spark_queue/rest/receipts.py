@@ -10,8 +10,6 @@ any caller over HTTP holds, and nothing else.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 import uuid
 from collections.abc import Iterable
@@ -19,6 +17,7 @@ from collections.abc import Iterable
 from spark_queue.errors import OptionError
 from spark_queue.messages.ids import MAX_ID_BYTES
 from spark_queue.options.values import REST
+from spark_queue.rest.base64url import decode_base64url, encode_base64url
 
 #: A tag, with the name of a consumer if the caller gave one. Before, it was a part of the first
 #: word; such reservations last until their leases end.
@@ -39,14 +38,14 @@ def sibling_tag(tag: str) -> str:
 def receipt_of(tag: str, id: str | None = None) -> str:
     """Return the receipt of a reservation, or of one message of it."""
     text = tag if id is None else f"{tag}\0{id}"
-    return base64.urlsafe_b64encode(text.encode()).rstrip(b"=").decode()
+    return encode_base64url(text.encode())
 
 
 def parse_receipt(text: str) -> tuple[str, str | None] | None:
     """Return the tag of a receipt, and the id if it is for one message; `None` for other text."""
     try:
-        decoded = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True).decode()
-    except (binascii.Error, ValueError):  # UnicodeDecodeError is one
+        decoded = decode_base64url(text).decode()
+    except ValueError:  # UnicodeDecodeError is one
         return None
     tag, nul, id = decoded.partition("\0")
     if not _TAG.fullmatch(tag) or bool(nul) != bool(id) or len(id.encode()) > MAX_ID_BYTES:

@@ -27,7 +27,7 @@ from spark_queue.stores.named import NamedStores
 T = TypeVar("T")
 
 #: Threads for calls of stores, for the first waiting request of each queue, and for executors.
-CALL_THREADS, WAITING_THREADS, EXECUTOR_THREADS = 32, 64, 8
+CALL_THREADS, WAITING_THREADS, EXECUTOR_THREADS = 32, 256, 8
 
 #: How long a call is retried if a database cannot be reached (ms): callers have their own limits.
 RETRY_TIMEOUT_MS = 2_000

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple
 
-import pyarrow as pa
 from fastapi import Request
 
-from spark_queue.rest.bound_queue import POP_LEASE, BoundQueue
+from spark_queue.rest.bound_queue import POP_LEASE, BoundQueue, TakenBatches
 from spark_queue.rest.receipts import new_tag
 from spark_queue.rest.service import Service
 from spark_queue.rest.waiters import DISCONNECTED, Waiter
@@ -37,16 +35,10 @@ class Wanted:
         return "reserve" if self.reserve else "pop"
 
 
-class Taken(NamedTuple):
-    """The messages that a request got, perhaps none; and what holds them if they are reserved."""
-
-    batches: list[pa.RecordBatch]
-    tag: str
-    waiter: Waiter
-
-
-async def take(request: Request, service: Service, bound: BoundQueue, wanted: Wanted) -> Taken:
-    """Pop or reserve messages.
+async def take(
+    request: Request, service: Service, bound: BoundQueue, wanted: Wanted
+) -> tuple[TakenBatches | None, Waiter]:
+    """Pop or reserve messages: `None` if none came in time. Return the entry of its wait, too.
 
     Raises `Cancelled` or `ShuttingDown` if the wait has ended, and `OptionError` if another request
     waits with the same `tid`.
@@ -67,9 +59,9 @@ async def take(request: Request, service: Service, bound: BoundQueue, wanted: Wa
                 watching.cancel()
     if taken is None:
         bound.count(wanted.act, "timeout")
-        return Taken([], tag, waiter)
-    bound.count(wanted.act, "ok", sum(batch.num_rows for batch in taken.batches))
-    return Taken(taken.batches, taken.tag, waiter)
+    else:
+        bound.count(wanted.act, "ok", sum(batch.num_rows for batch in taken.batches))
+    return taken, waiter
 
 
 async def _watch_disconnect(request: Request, waiter: Waiter) -> None:

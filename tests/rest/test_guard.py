@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
 import httpx
@@ -103,6 +104,8 @@ def impatient(tmp_path_factory):
         "    protocol.HEAD_TIMEOUT = protocol.DISCARD_TIMEOUT = bodies.STALL_TIMEOUT = 0.5\n"
         "    protocol.raise_limit_of_files = lambda stores: 8\n"
         "    import spark_queue.rest.server as server\n"
+        "    import spark_queue.rest.service as service\n"
+        "    service.WAITING_THREADS = 2\n"
         "    server.raise_limit_of_files = lambda stores: 8\n"
     )
     path = os.pathsep.join([str(folder), str(ROOT)])
@@ -153,6 +156,16 @@ def test_connections_have_a_limit(impatient):
         wait_until(lambda: answer_of_new(impatient) == 503)
     assert impatient.said.count("more than 8 connections") == 1
     wait_until(lambda: answer_of_new(impatient) == 401)
+
+
+def test_more_queues_are_waited_for_than_there_are_threads(impatient):
+    queues = [f"turn-{n}" for n in range(5)]
+    with httpx.Client(base_url=impatient.url, headers=WHO, timeout=60) as http, ThreadPoolExecutor(5) as pool:
+        waits = [pool.submit(http.get, f"/q/a/{queue}", params={"to": 20_000}) for queue in queues]
+        wait_until(lambda: all(http.get(f"/q/a/{queue}/consumers").json() for queue in queues))
+        for queue in queues:
+            http.put(f"/q/a/{queue}", json=queue)
+        assert [one.result().json() for one in waits] == queues
 
 
 def answer_of_new(server):

@@ -131,7 +131,7 @@ def test_who_fails_too_often_is_a_dead_letter(http, q):
 
 def test_a_receipt_reaches_no_query(http, q, store, queue):
     with Queue(store, queue) as client:
-        client.push(1, 2)
+        client.push_many([1, 2])
     store.reserve(queue, "etl/3fa9c1/7", 1)
     store.reserve(queue, "etl/0123456789abcdef", 1)  # looks like a tag of this server
     for forged in (

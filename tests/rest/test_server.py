@@ -111,7 +111,7 @@ def test_a_database_that_is_down_is_told_and_keeps_nobody_else_waiting(tmp_path)
         (["--url", "a=sqlite:///q.db", "--events", "a"], "NAMESPACE/QUEUE"),
         (["--url", "a=sqlite:///q.db", "--conf", "nowhere.yaml"], "nowhere.yaml: no such file"),
         (["--url", "a=sqlite:///q.db", "--tls-cert", "nowhere.pem"], "nowhere.pem: no such file"),
-        (["--url", "a=sqlite:///q.db", "--max-wait", "never"], "must be a duration"),
+        (["--url", "a=sqlite:///q.db", "--max-wait", "never"], "'never' is not a duration"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_at_the_start(args, told, tmp_path, monkeypatch):

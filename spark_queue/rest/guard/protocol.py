@@ -29,7 +29,7 @@ HEAD_TIMEOUT = 10.0
 DISCARD_TIMEOUT, MAX_DISCARDED = 5.0, 32 << 20
 
 #: Files that the process needs beside connections of callers: of each store, and all others.
-FILES_PER_STORE, OTHER_FILES = 110, 100
+FILES_PER_STORE, OTHER_FILES = 300, 100
 
 #: Fewest and most connections of callers.
 MIN_CONNECTIONS, MAX_CONNECTIONS = 32, 60_000

@@ -143,11 +143,11 @@ async def pop(
     reserving = reserve.strip().lower() not in FALSE
     wanted = Wanted(reserving, 1, parse_wait(to, service.limits.wait), lease, consumer, tid)
     try:
-        taken = await take(request, service, bound, wanted)
+        taken, waiter = await take(request, service, bound, wanted)
     except Cancelled:
         return PlainTextResponse("cancel", 410, media_type="text/html")
-    if not taken.batches:
-        return json_response({"timeout": True, "tid": taken.waiter.tid, "since": taken.waiter.since}, 504)
+    if taken is None:
+        return json_response({"timeout": True, "tid": waiter.tid, "since": waiter.since}, 504)
     return message_response(taken.batches[0], taken.tag if reserving else None)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -19,6 +17,7 @@ from spark_queue.errors import MessageError, OptionError
 from spark_queue.messages.columns import milliseconds
 from spark_queue.messages.payload import Json
 from spark_queue.rest.answers import json_response
+from spark_queue.rest.base64url import decode_base64url, encode_base64url
 from spark_queue.rest.errors import add_nothing_pushed
 from spark_queue.rest.message_dicts import message_dicts
 from spark_queue.rest.receipts import receipt_of
@@ -117,8 +116,8 @@ async def reserve(bound: QueueDependency, service: ServiceDependency, request: R
         "consumer": parse_consumer,
     })  # fmt: skip
     limit = fields.pop("limit", min(DEFAULT_LIMIT, service.limits.messages))
-    taken = await take(request, service, bound, Wanted(reserve=True, limit=limit, **fields))
-    if not taken.batches:
+    taken, _ = await take(request, service, bound, Wanted(reserve=True, limit=limit, **fields))
+    if taken is None:
         return json_response({"receipt": None, "messages": []})
 
     def act() -> Response:
@@ -188,15 +187,15 @@ def _pages(
 
 
 def _cursor_text(moment: int, id: str) -> str:
-    return base64.urlsafe_b64encode(orjson.dumps([moment, id])).rstrip(b"=").decode()
+    return encode_base64url(orjson.dumps([moment, id]))
 
 
 def _parse_cursor(text: str) -> tuple[int, str]:
     try:
-        moment, id = orjson.loads(base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True))
+        moment, id = orjson.loads(decode_base64url(text))
         if isinstance(moment, int) and isinstance(id, str):
             return moment, id
-    except (binascii.Error, ValueError, TypeError):
+    except (ValueError, TypeError):
         pass
     raise OptionError(f"parameter 'after' is {text[:60]!r} but must be the 'after' of an answer", option="after")
 

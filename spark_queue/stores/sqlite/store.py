@@ -34,6 +34,7 @@ from spark_queue.messages.columns import due_ms, header_dicts, slice_by_size, wi
 from spark_queue.messages.schema import BUCKET_PREFIX, MAX_TIME_MS, PUSHES
 from spark_queue.options.masking import mask
 from spark_queue.stores.base import PAGE_ROWS, Store
+from spark_queue.stores.sqlite.change_poll import ChangePoll
 from spark_queue.stores.sqlite.counting import count_matching, count_messages, extra_messages
 from spark_queue.stores.sqlite.file import Connection, FileId, FileUrl, OpenFiles, connect, file_mismatch
 from spark_queue.stores.sqlite.records import ADD_TRIES, SOUND_ROW, RowPlace, after_clause, ids_clause, read_records
@@ -140,9 +141,6 @@ INSERT_BYTES = 8 << 20
 #: About how many bytes of messages one row of the table `staged` holds.
 BLOB_BYTES = 32 << 20
 
-#: Seconds between two checks of the file while a client waits for a message.
-FILE_POLL_INTERVAL = 0.002
-
 #: Most expired messages of the history that one transaction removes.
 HISTORY_EXPIRY_CHUNK = 10_000
 
@@ -178,6 +176,7 @@ class SqliteStore(Store):
         super().__init__(url, retry_timeout=retry_timeout)
         self._path = self.url.removeprefix("sqlite:///")
         self._lock = threading.RLock()
+        self._change_poll = ChangePoll(self._file_version)
         self._connection: Connection | None = None
         self._pid = 0
         self._driver_file = url.file if isinstance(url, FileUrl) else None  # the driver's file, in a task
@@ -329,6 +328,9 @@ class SqliteStore(Store):
     # one does.
 
     def _signal_version(self, queue: str) -> int:
+        return self._file_version()
+
+    def _file_version(self) -> int:
         with self._lock, self._translate_errors():
             db = self._get_connection()
             self._check_file()
@@ -336,11 +338,7 @@ class SqliteStore(Store):
             return int(version) + db.total_changes
 
     def _wait_signal(self, queue: str, version: int, timeout: float) -> None:
-        end = time.monotonic() + timeout
-        while (left := end - time.monotonic()) > 0:
-            time.sleep(min(left, FILE_POLL_INTERVAL))
-            if self._signal_version(queue) != version:
-                return
+        self._change_poll.wait(version, timeout)
 
     # --- messages in ------------------------------------------------------------------------------
 

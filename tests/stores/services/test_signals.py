@@ -18,7 +18,7 @@ from spark_queue.messages.message import pushes
 from spark_queue.stores import base
 from spark_queue.stores.conformance.waiting import wait_until
 from spark_queue.stores.services import listener, signals
-from spark_queue.stores.sqlite import store as sqlite
+from spark_queue.stores.sqlite.change_poll import POLL_INTERVAL
 from tests.stores.clock import Clock
 
 pytestmark = pytest.mark.every_store  # each has signals of its own
@@ -165,7 +165,7 @@ def test_who_waits_is_woken_by_the_push_itself(deaf_for_an_hour, waiting, store,
     Clock(monkeypatch, signals)  # no timer of signals ends
     other.push(name, pushes(["x"]))
     assert waiter.woken()
-    assert sqlite.FILE_POLL_INTERVAL <= 0.05
+    assert POLL_INTERVAL <= 0.05
 
 
 def test_threads_that_share_a_store_need_no_signal(deaf_for_an_hour, waiting, monkeypatch, store, name):
