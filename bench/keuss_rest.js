@@ -36,7 +36,7 @@ async function main() {
     const queue = await queueOf(name);
     const call = (method, ...args) => promisify(queue[method]).call(queue, ...args);
     if (request.method === 'PUT') return [200, { id: String(await call('push', JSON.parse(body), {})) }];
-    if (act === 'commit') return [(await call('ok', id)) ? 204 : 404];
+    if (act === 'commit') return (await call('ok', id)) ? [200, {}] : [404];
     try {
       const reserve = searchParams.get('reserve') === '1';
       const got = await call('pop', 'rest', { reserve, timeout: Number(searchParams.get('to') || 1) });

@@ -45,8 +45,8 @@ from tests.hostile import TOKEN, Attack, Hostile, kinds
 from tests.http_load import JSON, Caller, load
 from tests.serving import serving
 
-#: Concurrent connections, and messages of a batch.
-CALLERS, BATCH = 16, 500
+#: Concurrent connections, messages of a batch, and batches for each thousand single messages.
+CALLERS, BATCH, BATCHES = 16, 500, 100
 
 #: Backends of keuss with the same layout.
 KEUSS = {"mongodb": "mongo", "redis": "redis-oq"}
@@ -134,7 +134,7 @@ def measure(store: str, url: str, messages: int, rounds: int) -> dict[str, Rates
         for number in range(rounds + 1):  # the first is the warm-up
             name = f"bench{uuid.uuid4().hex[:12]}"
             ours = asyncio.run(singles(server.url, f"/q/ns/{name}", messages))
-            ours |= asyncio.run(batches(server.url, f"/v1/queues/ns/{name}", messages // BATCH * BATCH * 10))
+            ours |= asyncio.run(batches(server.url, f"/v1/queues/ns/{name}", messages * BATCHES // 1_000 * BATCH))
             theirs: Rates = {}
             if store in KEUSS and shutil.which("node") and MODULES.exists():
                 with keuss(KEUSS[store], url) as other:

@@ -60,9 +60,9 @@ def create_app(settings: Settings) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.service = service
-    for one in ROUTERS:
-        app.include_router(one)
-    add_error_handlers(app, [route for one in ROUTERS for route in one.routes])
+    routes = [route for one in ROUTERS for route in one.routes]
+    app.router.routes.extend(routes)  # `include_router` would look for a route in each router in turn
+    add_error_handlers(app, routes)
     app.add_middleware(ContentPolicyMiddleware)
     open_paths = OPEN_PATHS | {"/metrics"} if settings.open_metrics else OPEN_PATHS
     app.add_middleware(AuthMiddleware, credentials=settings.credentials, open_paths=open_paths)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -62,31 +62,29 @@ class Bodies:
             raise UnsupportedMediaType(
                 f"header Content-Encoding is {coding[:60]!r}, which is not supported: send the body uncompressed"
             )
-        length = request.headers.get("content-length", "0")
-        size = int(length) if length.isdecimal() and len(length) < 20 else 0
-        parts: list[bytes] = []
-        if size <= self.limit:
-            size, stream = 0, request.stream()
-            while part := await self._next_part(stream, size):
-                size += len(part)
-                if size > self.limit:
-                    break
-                self._take(request, len(part))
-                parts.append(part)
-        if size > self.limit:
-            raise TooLarge(
-                f"the body is larger than {self.limit:,} bytes, the limit of this server: send less in one request"
-            )
-        return b"".join(parts)
-
-    @staticmethod
-    async def _next_part(stream: AsyncIterator[bytes], size: int) -> bytes:
-        """Return the part of a body that follows `size` bytes; it is empty at the end."""
+        text = request.headers.get("content-length", "0")
+        length = int(text) if text.isdecimal() and len(text) < 20 else 0
+        if length > self.limit:
+            raise self._too_large()
+        size, parts, clock = 0, list[bytes](), asyncio.get_running_loop().time
         try:
-            async with asyncio.timeout(STALL_TIMEOUT):
-                return await anext(stream, b"")
+            async with asyncio.timeout(STALL_TIMEOUT) as stall:
+                async for part in request.stream():
+                    size += len(part)
+                    if size > self.limit:
+                        raise self._too_large()
+                    self._take(request, len(part))
+                    parts.append(part)
+                    if size != length:  # else only the end comes
+                        stall.reschedule(clock() + STALL_TIMEOUT)
         except TimeoutError:
             raise BodyStalled(f"no more of the body came in {STALL_TIMEOUT:.0f} s, after {size:,} bytes") from None
+        return b"".join(parts)
+
+    def _too_large(self) -> TooLarge:
+        return TooLarge(
+            f"the body is larger than {self.limit:,} bytes, the limit of this server: send less in one request"
+        )
 
     def _take(self, request: Request, size: int) -> None:
         if size > self._budget:

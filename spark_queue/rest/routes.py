@@ -13,6 +13,8 @@ from typing import Annotated, Any, TypeVar
 from fastapi import APIRouter, Path, Request
 from fastapi.routing import APIRoute
 from starlette.responses import Response
+from starlette.routing import Match
+from starlette.types import Scope
 
 from spark_queue.errors import OptionError, did_you_mean
 from spark_queue.rest.errors import ERROR_RESPONSES, NotAllowed
@@ -37,6 +39,13 @@ def viewable(handler: F) -> F:
 
 class CheckedRoute(APIRoute):
     """A route that checks the role of the caller."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Return whether the route is for a request. Most are not, and these end here, fast."""
+        path = scope["path"]
+        if path.count("/") != self.path.count("/") or not path.startswith(self.path.partition("{")[0]):
+            return Match.NONE, {}
+        return super().matches(scope)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return the handler, behind the check."""

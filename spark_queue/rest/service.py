@@ -15,6 +15,7 @@ from spark_queue.rest.bodies import Bodies
 from spark_queue.rest.bound_queue import BoundQueue, TakenBatches
 from spark_queue.rest.coalesce import Coalescer
 from spark_queue.rest.errors import NotFound
+from spark_queue.rest.handles import Handles
 from spark_queue.rest.metrics import ServerMetrics
 from spark_queue.rest.readiness import Readiness
 from spark_queue.rest.routes import NamespaceName, QueueName
@@ -49,6 +50,7 @@ class Service:
         self.metrics = ServerMetrics(self.stores)
         self.readiness = Readiness(self.stores)
         self.bodies = Bodies(settings.limits.body)
+        self.handles = Handles()
         self.events: Events | None = None
         if (place := settings.place_of_events()) is not None:
             url, declared = settings.options[place.ns].url, settings.declared

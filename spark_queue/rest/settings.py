@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from spark_queue.errors import OptionError, did_you_mean
 from spark_queue.events.config import Declarations
@@ -87,6 +88,7 @@ def check_address(host: str, credentials: Credentials) -> None:
         )
 
 
+@lru_cache(maxsize=64)
 def is_loopback(host: str) -> bool:
     """Return whether only this machine can reach an address of that name."""
     if host.lower() == "localhost":

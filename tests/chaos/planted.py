@@ -376,6 +376,12 @@ BUGS: dict[str, Bug] = {
         "            if is_viewable and request.state.role",
         "tests/rest/test_security.py::test_a_viewer_may_look_and_do_nothing_else",
     ),
+    "an id settles what is remembered, not what is held": Bug(
+        "rest/handles.py",
+        "            places.append((REST, [handle] if is_id(handle) else []))\n",
+        "            places = places or [(REST, [handle] if is_id(handle) else [])]\n",
+        "tests/rest/test_keuss_answers.py::test_an_id_settles_the_message_wherever_it_was_reserved",
+    ),
     "a receipt of any consumer": Bug(
         "rest/receipts.py",
         '_TAG = re.compile(rf"{REST}(?:',

@@ -134,6 +134,20 @@ def test_a_receipt_is_fenced_and_an_id_is_not(http, q, store, queue):
     assert store.sizes(queue).total == 0
 
 
+@pytest.mark.parametrize("outcome", ["commit", "rollback"])
+def test_an_id_settles_the_message_wherever_it_was_reserved(http, q, store, queue, outcome):
+    """This server remembers what it reserved; another one, or a later call of itself, may have reserved it since."""
+    id = http.put(q, json="x").json()["id"]
+    assert http.get(q, params={"reserve": 1}).headers["x-ks-id"] == id
+    (held,) = store.reservations(queue)
+    assert store.renew(queue, held.tag, 0) == 1  # its lease has ended
+    elsewhere = "rest/0123456789abcdef"
+    wait_until(lambda: sum(store.reserve(queue, elsewhere, 1, lease=60_000)) == 1)
+    assert http.patch(f"{q}/{outcome}/{id}").json() == {}
+    assert store.sizes(queue).reserved == 0
+    assert http.patch(f"{q}/{outcome}/{id}").status_code == 404
+
+
 def test_an_id_settles_nothing_that_is_held_elsewhere(http, q, store, queue):
     """What a query or a client holds is not settled by an id over HTTP."""
     id = http.put(q, json="x").json()["id"]

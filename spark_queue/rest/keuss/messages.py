@@ -13,11 +13,10 @@ from fastapi import Path, Query, Request
 from starlette.responses import PlainTextResponse, Response
 
 from spark_queue.errors import MessageError
-from spark_queue.messages.ids import MAX_ID_BYTES
-from spark_queue.options.values import REST
 from spark_queue.rest.answers import json_response
 from spark_queue.rest.bound_queue import BoundQueue
 from spark_queue.rest.errors import Cancelled, NotFound
+from spark_queue.rest.handles import is_id
 from spark_queue.rest.keuss.payloads import (
     message_headers,
     message_response,
@@ -148,7 +147,10 @@ async def pop(
         return PlainTextResponse("cancel", 410, media_type="text/html")
     if taken is None:
         return json_response({"timeout": True, "tid": waiter.tid, "since": waiter.since}, 504)
-    return message_response(taken.batches[0], taken.tag if reserving else None)
+    if not reserving:
+        return message_response(taken.batches[0], None)
+    service.handles.remember(bound, taken.batches[0]["id"][0].as_py(), taken.tag)
+    return message_response(taken.batches[0], taken.tag)
 
 
 def parse_wait(to: str | None, longest: int) -> int:
@@ -168,9 +170,9 @@ async def commit(ns: NamespaceName, queue: QueueName, handle: MessageHandle, ser
     404 if the handle holds no message; then nothing is changed.
     """
     bound = service.get_queue(ns, queue)
-    tag, ids = parse_handle(handle)
+    act = service.handles.settle(bound, handle, lambda tag, ids: (bound.commit(tag, ids),))
     with bound.count_errors("commit"):
-        done = await service.run_in_thread(bound.commit, tag, ids)
+        (done,) = await service.run_in_thread(act)
     bound.count("commit", "ok" if done else "notfound", done or 1)
     check_held(done, bound, handle, "committed")
     return json_response({})
@@ -190,9 +192,9 @@ async def rollback(
     it a dead letter. 404 if the handle holds no message.
     """
     bound = service.get_queue(ns, queue)
-    tag, ids = parse_handle(handle)
+    act = service.handles.settle(bound, handle, lambda tag, ids: bound.rollback(tag, ids, delay))
     with bound.count_errors("rollback"):
-        rolled_back, dead = await service.run_in_thread(bound.rollback, tag, ids, delay)
+        rolled_back, dead = await service.run_in_thread(act)
     bound.count_rollback(rolled_back, dead)
     check_held(rolled_back + dead, bound, handle, "rolled back")
     return json_response({})
@@ -223,22 +225,6 @@ async def remove(ns: NamespaceName, queue: QueueName, id: str, service: ServiceD
     removed = await service.run_in_thread(bound.store.purge, queue, [id]) if is_id(id) else 0
     check_held(removed, bound, id, "removed")
     return Response(status_code=204)
-
-
-def parse_handle(handle: str) -> tuple[str, list[str] | None]:
-    """Return the tag and the ids that a receipt or an id stands for.
-
-    An id stands for the message with it, held by any caller over HTTP.
-    """
-    if (parsed := parse_receipt(handle)) is not None:
-        tag, id = parsed
-        return tag, None if id is None else [id]
-    return REST, [handle] if is_id(handle) else []
-
-
-def is_id(text: str) -> bool:
-    """Return whether a text can be the id of a message."""
-    return 0 < len(text.encode(errors="replace")) <= MAX_ID_BYTES and "\0" not in text
 
 
 def check_held(done: int, bound: BoundQueue, handle: str, what: str) -> None:
