@@ -747,11 +747,11 @@ class RedisStore(SignallingStore):
     def _sizes(self, queue: str, limit: int | None) -> Sizes:
         # Redis counts records at once, but has to look at each bucket and lease.
         most = 0 if limit is None else min(limit, MAX_COUNTED)
-        now, ready, scheduled, reserved, more_buckets, more_leases, *first = self._run("sizes", queue, most)
-        capped = {"ready", "scheduled", "reserved"} if more_buckets else set()
+        now, ready, scheduled, reserved, *more, more_leases, first = (*self._run("sizes", queue, most), None)[:9]
+        capped = {state for state, is_more in zip(("ready", "scheduled", "reserved"), more, strict=True) if is_more}
         if more_leases:  # those that are not counted hold some of the others
             scheduled, capped = 0, capped | {"scheduled", "reserved"}
-        age = now - _score_ms(float(first[0])) if ready else None
+        age = now - _score_ms(float(first)) if ready else None
         return Sizes(ready, scheduled, reserved, age, frozenset(capped))
 
     def _next_mature(self, queue: str) -> int | None:
