@@ -1,8 +1,8 @@
-"""Runs graphs of queues as streaming queries: `ExchangeGraph`; see `spark_queue.graph.model`."""
+"""Runs graphs of queues as streaming queries: `ExchangeGraph`; see `spark_queue.graph.model`.
 
-from spark_queue.graph.model import isomorphic
-from spark_queue.runner.graph import ExchangeGraph
-from spark_queue.runner.running_step import Status
-from spark_queue.runner.selector import Env
+The server over HTTP reads counts of steps without Spark, so names are imported when they are used.
+"""
 
-__all__ = ["Env", "ExchangeGraph", "Status", "isomorphic"]
+from spark_queue.lazy_names import attach_stub
+
+__getattr__, __dir__, __all__ = attach_stub(__name__)

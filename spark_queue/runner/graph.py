@@ -17,6 +17,7 @@ from spark_queue.errors import GraphError, QueueError, did_you_mean
 from spark_queue.graph.file_mistakes import graph_error
 from spark_queue.graph.loader import FileName, Secrets, load_graph
 from spark_queue.graph.model import DRAIN_RESTARTS, Graph, Place, section_nouns
+from spark_queue.graph.model import isomorphic as isomorphic
 from spark_queue.graph.order import StepOrder
 from spark_queue.graph.step import Step
 from spark_queue.graph.validation import check_graph, unknown_step, with_step, without_step

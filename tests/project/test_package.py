@@ -127,6 +127,66 @@ def test_the_extra_all_has_every_extra_for_users(metadata):
     assert {"connect", *extras} == set(metadata.get_all("Provides-Extra"))
 
 
+#: The module that each extra is for.
+MODULES_OF_EXTRAS = {
+    "mongodb": "spark_queue.stores.mongodb.store", "redis": "spark_queue.stores.redis.store",
+    "spark": "spark_queue.spark.data_source", "cli": "spark_queue.cli.__main__", "graph": "spark_queue.graph.loader",
+    "events": "spark_queue.events.config", "rest": "spark_queue.rest.server", "": "spark_queue.client",
+}  # fmt: skip
+
+#: Imports a module where only some packages are installed: those of these requirements, and what they require.
+IMPORT = """
+import sys
+from importlib.metadata import packages_distributions, requires
+from packaging.requirements import Requirement
+
+module, *wanted = sys.argv[1:]
+allowed, left = set(), [Requirement(one) for one in wanted]
+while left:
+    one = left.pop()
+    key = one.name.lower().replace("_", "-"), frozenset(one.extras)
+    if key not in allowed:
+        allowed.add(key)
+        for text in requires(one.name) or ():
+            other = Requirement(text)
+            if not other.marker or any(other.marker.evaluate({"extra": extra}) for extra in one.extras or ("",)):
+                left.append(other)
+names = {name for name, _ in allowed}
+refused = {
+    top for top, owners in packages_distributions().items()
+    if not names & {owner.lower().replace("_", "-") for owner in owners} and top != "spark_queue"
+}
+
+class Refusing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in refused:
+            raise ModuleNotFoundError(f"{name} is not installed with the extra", name=name)
+
+sys.meta_path.insert(0, Refusing())
+sys.argv[1:] = []
+if not module.endswith("__main__"):
+    __import__(module)
+else:
+    sys.argv[1:] = ["--help"]
+    import runpy
+    runpy.run_module(module, run_name="__main__")
+"""
+
+
+def requirements(extra: str) -> list[str]:
+    """What pip installs beside the package itself."""
+    found = list(PROJECT["dependencies"])
+    for one in PROJECT["optional-dependencies"].get(extra, ()):
+        own = re.fullmatch(r"spark-queue\[(.*)\]", one)
+        found += [more for name in own[1].split(",") for more in requirements(name)] if own else [one]
+    return found
+
+
+@pytest.mark.parametrize("extra", MODULES_OF_EXTRAS)
+def test_an_extra_alone_is_enough_for_its_module(extra, tmp_path):
+    run(sys.executable, "-c", IMPORT, MODULES_OF_EXTRAS[extra], *requirements(extra), cwd=tmp_path)
+
+
 def test_the_extra_connect_has_the_packages_that_spark_connect_asks_for():
     from importlib.metadata import requires
 
