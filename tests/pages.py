@@ -23,3 +23,15 @@ def plain(text):
     text = re.sub(r"process \d+ on [\w.-]+", "process N on HOST", text)
     text = re.sub(r"sqlite:///\S*queues\.db", "URL", text)
     return re.sub(r"─+", "─", " ".join(text.split()))
+
+
+def rows(page, heading):
+    """Return the rows of the first table below a line that begins so."""
+    below = page.read_text().split(f"\n{heading}", 1)[1].splitlines()
+    start = next(n for n, line in enumerate(below) if line.startswith("|---"))
+    table = []
+    for line in below[start + 1 :]:
+        if not line.startswith("|"):
+            break
+        table.append([cell.strip() for cell in line.strip("|").split("|")])
+    return table

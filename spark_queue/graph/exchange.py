@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -33,7 +33,8 @@ class Changes:
     """The changes of a message for one destination, which the destinations after it see too.
 
     `payload` becomes the value of an expression. In `headers` and `state`, other entries stay, and
-    an entry whose expression is NULL is removed.
+    an entry whose expression is NULL is removed. The values there are text; that of a struct, a map
+    or an array is JSON text.
     """
 
     __pydantic_config__ = DECLARATION_CONFIG
@@ -48,7 +49,8 @@ class Destination:
     """A queue, and the selector of the messages that are copied there (default: all).
 
     A message is copied if the selector is true, or a struct of `mature`, `delay`, `tries` for the
-    copy.
+    copy; `mature` wins over `delay`, and other fields are ignored. `apply`: whether the changes of
+    `set` are made only to messages that are `taken`, or `always`, for the destinations after it.
     """
 
     __pydantic_config__ = DECLARATION_CONFIG
@@ -57,6 +59,7 @@ class Destination:
     selector: Expression | None = None
     set: Changes = field(default_factory=Changes)
     ns: str = ""
+    apply: Literal["taken", "always"] = "taken"
 
     @property
     def place(self) -> Place:
@@ -74,7 +77,8 @@ class Exchange(SingleSourceStep):
     `delivery`: by default exactly once, or at most once if `consumer.reserve` is false. `every`:
     the ms from the start of a batch to the start of the next; 0: as soon as there are messages.
     `options`: options of `format("queue")` for its source, which override those of the namespace.
-    `retryTimeout` and `allowEviction` also apply to the destinations.
+    `retryTimeout` and `allowEviction` also apply to the destinations. `disable`: whether it only
+    starts by its name.
     """
 
     __pydantic_config__ = DECLARATION_CONFIG
@@ -90,6 +94,7 @@ class Exchange(SingleSourceStep):
     delivery: Delivery | None = None
     every: IntervalMs = 0
     options: dict[str, str] = field(default_factory=dict)
+    disable: bool = False
 
     @property
     def guarantee(self) -> str:

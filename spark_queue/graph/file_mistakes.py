@@ -74,7 +74,8 @@ _PYDANTIC_TEXTS = {
     "string_type": "must be text",
     "string_too_short": "must not be empty",
     "too_short": "must not be empty",
-    "int_type": _NUMBER, "int_parsing": _NUMBER, "int_from_float": _NUMBER,
+    "int_type": _NUMBER, "int_parsing": _NUMBER, "int_from_float": _NUMBER, "int_parsing_size": _NUMBER,
+    "finite_number": _NUMBER,
     "float_type": "must be a number", "float_parsing": "must be a number",
     "bool_type": _BOOLEAN, "bool_parsing": _BOOLEAN,
     "list_type": _LIST, "tuple_type": _LIST,
@@ -102,7 +103,7 @@ def mistake_from_pydantic(error: Any, keys: Callable[[FieldPath], list[str]]) ->
         return Mistake(path, f"must be one of {', '.join(allowed)}{hint}")
     if kind in _PYDANTIC_TEXTS:
         return Mistake(path, _PYDANTIC_TEXTS[kind].format(**facts) + _actual_value(value))
-    return Mistake(path, str(error["msg"]).removeprefix("Input should ").removeprefix("Value error, "))
+    return Mistake(path, re.sub("^Input should ", "must ", str(error["msg"])))
 
 
 def _actual_value(value: Any) -> str:
@@ -112,13 +113,14 @@ def _actual_value(value: Any) -> str:
     """
     if isinstance(value, bool):
         return f", not {str(value).lower()}"
-    return f", not {value}" if isinstance(value, int | float) else ""
+    return f", not {value}" if isinstance(value, int | float) and len(str(value)) < 30 else ""
 
 
 # --- text that cannot be read ---------------------------------------------------------------------
 
 #: The texts for the messages of the YAML parser; the first pattern that matches decides.
 _YAML_TEXTS = (
+    (r"(lists and mappings are nested .*)", "{0}"),
     (r"mapping values are not allowed", "unexpected ':': check the indentation, or put quotes around the text"),
     (r"sequence entries are not allowed", "unexpected '- ': begin the list in a line of its own, below its key"),
     (r"found '<stream end>'|got '<stream end>'|unexpected end of stream", "the {context} is not closed"),

@@ -60,7 +60,7 @@ class Link(SingleSourceStep):
     Either expressions decide about a message, or a function. The expressions are `drop` (true: the
     message ends here), `to` and `set`. `process` is a Python function (see
     `graph/link_function.py`). A message that fails is retried after the delay of `retry`, until the
-    option `maxTries` ends that. `every`, `consumer`, `options`: as in an exchange.
+    option `maxTries` ends that. `every`, `consumer`, `options`, `disable`: as in an exchange.
     """
 
     __pydantic_config__ = DECLARATION_CONFIG
@@ -81,6 +81,7 @@ class Link(SingleSourceStep):
     consumer: ConsumerSettings = field(default_factory=ConsumerSettings)
     every: IntervalMs = 0
     options: dict[str, str] = field(default_factory=dict)
+    disable: bool = False
 
     @classmethod
     def queue_references(cls, raw: Any) -> Iterator[QueueReference]:

@@ -33,9 +33,31 @@ _UNREPLACED_KEYS = ("selector", "set")
 
 _MERGE = "tag:yaml.org,2002:merge"
 
+#: What no text may have: NUL, and halves of characters, which JSON can write.
+_NOT_TEXT = re.compile("[\0\ud800-\udfff]")
+
+
+#: How deep lists and mappings of a file may be nested, and how many values it may have. An alias
+#: counts as all that it stands for.
+MAX_DEPTH, MAX_VALUES = 50, 100_000
+
 
 class _Loader(yaml.SafeLoader):
-    """YAML with the plain scalars of JSON only: a queue may be called `no` or `2013-01-01`."""
+    """YAML with the plain scalars of JSON only: a queue may be called `no` or `2013-01-01`.
+
+    A number of more than 18 digits is text, too.
+    """
+
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """Return the next node. Raises `ComposerError` if it is nested too deep."""
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise yaml.composer.ComposerError(None, None, _TOO_DEEP, self.peek_event().start_mark)
+        made = super().compose_node(parent, index)
+        self.depth -= 1
+        return made
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -44,7 +66,7 @@ _Loader.yaml_implicit_resolvers = {
 }
 for _kind, _pattern, _first in (
     ("bool", r"true|false", "tf"),
-    ("int", r"-?(?:0|[1-9]\d*)", "-0123456789"),
+    ("int", r"-?(?:0|[1-9]\d{0,17})", "-0123456789"),
     ("float", r"-?(?:0|[1-9]\d*)\.\d+(?:[eE][-+]?\d+)?", "-0123456789"),
 ):
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(f"^(?:{_pattern})$"), list(_first))
@@ -84,7 +106,24 @@ def parse_graph(text: str, file: str, lookup: VariableLookup, *, graph_class: ty
     `${`.
     """
     keys, nouns = allowed_keys((), graph_class), section_nouns(graph_class)
-    return build_graph(*parse_declarations(text, file, lookup, keys, nouns), graph_class)
+    raw, origin, mistakes = parse_declarations(text, file, lookup, keys, nouns)
+    mistakes += _move_max_hops(raw)
+    return build_graph(raw, origin, mistakes, graph_class)
+
+
+def _move_max_hops(raw: dict[str, Any]) -> Iterator[Mistake]:
+    """Move `main.max_hops`, as keuss-server has it, to `max_hops`. Yield what else is in `main`."""
+    main = raw.pop("main", {})
+    if not isinstance(main, dict):
+        yield Mistake(("main",), "must be a mapping, such as {max_hops: 17}")
+        return
+    for key, value in main.items():
+        if key != "max_hops":
+            yield Mistake(("main", key), "unknown key; allowed is max_hops")
+        elif "max_hops" in raw:
+            yield Mistake(("main", key), "give either max_hops or main.max_hops")
+        else:
+            raw["max_hops"] = value
 
 
 def parse_declarations(
@@ -101,6 +140,8 @@ def parse_declarations(
         if not isinstance(node, yaml.MappingNode):
             problem = f"the file must be a mapping with the keys {', '.join(keys)}"
             raise graph_error([Mistake((), problem)], SourceLocation(file))
+        if too_much := _too_much(node):
+            raise graph_error([too_much], SourceLocation(file))
         mistakes = list(_find_mistakes(node, (), lines, []))
         if any(one.text in (_RECURSIVE_ANCHOR, _KEY_NOT_TEXT) for one in mistakes):
             raise graph_error(mistakes, SourceLocation(file, lines), nouns)
@@ -112,6 +153,29 @@ def parse_declarations(
 
 #: The mistakes that end the reading of a file.
 _RECURSIVE_ANCHOR, _KEY_NOT_TEXT = "this anchor contains itself", "a key must be text, not a list or a mapping"
+_TOO_DEEP = f"lists and mappings are nested more than {MAX_DEPTH} deep"
+
+
+def _too_much(root: yaml.Node) -> Mistake | None:
+    """Return a mistake if a file is nested too deep, or has too many values, by its aliases.
+
+    Few lines of aliases can stand for more values than a machine has memory.
+    """
+    measured: dict[int, tuple[int, int]] = {}  # the values and the depth of each node
+
+    def measure(node: yaml.Node) -> tuple[int, int]:
+        if id(node) not in measured:  # an alias comes after what it stands for
+            measured[id(node)] = 1, 1  # an anchor that contains itself is reported elsewhere
+            pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+            inner = node.value if isinstance(node, yaml.SequenceNode) else [one for pair in pairs for one in pair]
+            values, depths = zip(*map(measure, inner), strict=True) if inner else ((), ())
+            measured[id(node)] = 1 + sum(values), 1 + max(depths, default=0)
+        return measured[id(node)]
+
+    values, depth = measure(root)
+    if values > MAX_VALUES:
+        return Mistake((), f"the file has more than {MAX_VALUES:,} values, with those that its aliases stand for")
+    return Mistake((), f"{_TOO_DEEP}, by its aliases") if depth > MAX_DEPTH else None
 
 
 def _find_mistakes(
@@ -121,6 +185,8 @@ def _find_mistakes(
     lines.setdefault(path, node.start_mark.line + 1)
     if any(node is one for one in ancestors):
         yield Mistake(path, _RECURSIVE_ANCHOR)
+    elif isinstance(node, yaml.ScalarNode) and _NOT_TEXT.search(node.value):
+        yield Mistake(path, "this text has a character that is not Unicode, or NUL: remove it")
     elif isinstance(node, yaml.SequenceNode):
         for number, one in enumerate(node.value):
             yield from _find_mistakes(one, (*path, number), lines, [*ancestors, node])

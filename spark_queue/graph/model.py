@@ -98,16 +98,29 @@ class Graph:
     errors: PlaceOrText | None = None
     provenance: bool = True
     origin: ClassVar[SourceLocation] = SourceLocation()  # set on the instance; not a key of a file
+    is_checked: ClassVar[bool] = False  # as `origin`
+
+    def checked(self) -> Graph:
+        """Return the graph with its defaults filled in; it may be declared with bare texts.
+
+        Raises `GraphError` with all its mistakes.
+        """
+        if self.is_checked:
+            return self
+        from spark_queue.graph.validation import check_graph  # which imports this module
+
+        return check_graph(self)
 
     @property
     def all_steps(self) -> dict[str, Step]:
-        """All steps by name, sources last."""
-        found = {name: one for section in sections(self) for name, one in getattr(self, section).items()}
+        """All steps by name, sources last. Raises `GraphError` as `checked`."""
+        graph = self.checked()
+        found = {name: one for section in sections(graph) for name, one in getattr(graph, section).items()}
         return dict(sorted(found.items(), key=lambda one: one[1].entry is not None))
 
     @property
     def steps(self) -> dict[str, Step]:
-        """The steps that read queues, by name: all except sources."""
+        """The steps that read queues, by name: all except sources. Raises `GraphError`."""
         return {name: one for name, one in self.all_steps.items() if one.entry is None}
 
     @property

@@ -9,13 +9,20 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo
 from pydantic_core import PydanticKnownError
 
+from spark_queue.graph.sql_functions import sql_mistake
 from spark_queue.options.parsers import consumer_name, duration
 from spark_queue.options.values import AUTO
 
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+
+#: The text of an expression that names a function; `payload:a` and `state:a` are fields.
+_CALL = re.compile(rf"(?!(?:payload|state):){_FUNCTION.pattern}")
+
+#: Where a declaration came from, as the context of pydantic. It has none if a program made it.
+FROM_FILE, FROM_HTTP = "file", "http"
 
 #: The pydantic configuration of the declarations of a graph.
 DECLARATION_CONFIG = ConfigDict(extra="forbid", revalidate_instances="always", coerce_numbers_to_str=True)
@@ -33,23 +40,37 @@ def _parse_namespace(value: Any) -> Any:
     return {"url": value} if isinstance(value, str) else value
 
 
-def _check_expression(value: Any) -> Any:
+def names_function(text: str) -> bool:
+    """Return whether an expression is the `module:function` of a Python function."""
+    return _CALL.fullmatch(text.strip()) is not None
+
+
+def _check_expression(value: Any, info: ValidationInfo) -> Any:
     """Return an expression: SQL text, a Column, or a callable that returns a Column.
 
-    A number or a boolean becomes SQL text. Raises `PydanticKnownError` for a blank text, and
-    `ValueError` for any other value.
+    A number or a boolean becomes SQL text. Text of a file may use listed functions only, or name a
+    function of Python; text that came over HTTP may not name one. Raises `PydanticKnownError` for a
+    blank text, and `ValueError` for any other value.
     """
     if isinstance(value, bool | int | float):
         return json.dumps(value)
     if isinstance(value, str) and not value.strip():
         raise PydanticKnownError("string_too_short", {"min_length": 1})
-    if isinstance(value, str) or type(value).__name__ == "Column" or callable(value):
+    if isinstance(value, str):
+        if (origin := info.context) is not None:
+            if not names_function(value):
+                if mistake := sql_mistake(value):
+                    raise ValueError(mistake)
+            elif origin == FROM_HTTP:
+                raise ValueError("Spark SQL: a caller over HTTP may not name a function of Python")
+        return value
+    if type(value).__name__ == "Column" or callable(value):
         return value
     raise ValueError("SQL text, a Column, or a callable that returns a Column")
 
 
-def _check_entry(value: Any) -> Any:
-    return "NULL" if value is None else _check_expression(value)
+def _check_entry(value: Any, info: ValidationInfo) -> Any:
+    return "NULL" if value is None else _check_expression(value, info)
 
 
 def get_field(declaration: Any, key: str) -> Any:
@@ -93,7 +114,7 @@ StepName = Annotated[str, BeforeValidator(lambda value: _check_folder_name(str(v
 Function = Annotated[Any, BeforeValidator(check_function)]
 
 #: The ms from the start of a batch to the start of the next.
-IntervalMs = Annotated[int, BeforeValidator(_parse_interval)]
+IntervalMs = Annotated[int, BeforeValidator(_parse_interval), Field(ge=0, le=10**13)]
 
 Delivery = Literal["exactly-once", "at-least-once", "at-most-once"]
 

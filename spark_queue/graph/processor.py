@@ -114,7 +114,7 @@ class Processor(Step):
     `delivery`: the delivery of the inputs. In any case, the outputs of a batch become visible all
     at once, or not at all. `tailers`, `appenders`: queues that the function reads and writes by
     itself, without that guarantee. Such a function runs on the driver. `consumer`, `every`,
-    `options`: as in an exchange. But `consumer.parallel` is 1 by default, which keeps the order of
+    `options`, `disable`: as in an exchange. But `consumer.parallel` is 1 by default, which keeps the order of
     the messages.
     """
 
@@ -140,6 +140,7 @@ class Processor(Step):
     consumer: ConsumerSettings = field(default_factory=ConsumerSettings)
     every: IntervalMs = 0
     options: dict[str, str] = field(default_factory=dict)
+    disable: bool = False
 
     @property
     def kind(self) -> Kind:

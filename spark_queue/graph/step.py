@@ -118,6 +118,13 @@ class Step(Protocol):
         def every(self) -> int:
             """The minimum time between the starts of two batches (ms)."""
 
+        @property
+        def disable(self) -> bool:
+            """Whether it only starts by its name, and not with all others."""
+
+    else:
+        disable = False
+
     @property
     def guarantee(self) -> str:
         """The delivery that applies."""

@@ -16,7 +16,15 @@ from pydantic import TypeAdapter, ValidationError
 from spark_queue.errors import GraphError, did_you_mean
 from spark_queue.graph.file_mistakes import Mistake, graph_error, mistake_from_pydantic
 from spark_queue.graph.model import Graph, section_nouns, sections, step_classes
-from spark_queue.graph.parts import FieldPath, Place, SourceLocation, get_field, in_namespace, parse_place
+from spark_queue.graph.parts import (
+    FROM_FILE,
+    FieldPath,
+    Place,
+    SourceLocation,
+    get_field,
+    in_namespace,
+    parse_place,
+)
 from spark_queue.graph.step import RESERVED_OPTIONS, QueueReference, Step
 from spark_queue.options.masking import mask_if_url, masked_repr
 
@@ -59,15 +67,18 @@ def unknown_step(problem: str, name: str, known: Collection[str]) -> GraphError:
     return GraphError(f"{problem} {name!r}{hint}", exchange=name)
 
 
-def build_graph(raw: Any, origin: SourceLocation, mistakes: list[Mistake], graph_class: type[Graph]) -> Graph:
+def build_graph(
+    raw: Any, origin: SourceLocation, mistakes: list[Mistake], graph_class: type[Graph], sent: str = FROM_FILE
+) -> Graph:
     """Return the graph that a declaration describes. Raises `GraphError` with all mistakes.
 
     `raw`: a mapping from a file, or a graph of the class `graph_class`. `mistakes`: those that are
-    known already.
+    known already. `sent`: where a mapping came from.
     """
     graph: Graph | None = None
     try:
-        graph = _adapter(graph_class).validate_python(raw)  # type: ignore[arg-type]  # it is hashable
+        context = sent if isinstance(raw, Mapping) else None
+        graph = _adapter(graph_class).validate_python(raw, context=context)  # type: ignore[arg-type]  # it is hashable
     except ValidationError as error:
         mistakes += [
             mistake_from_pydantic(one, lambda path: allowed_keys(path, graph_class))
@@ -79,7 +90,8 @@ def build_graph(raw: Any, origin: SourceLocation, mistakes: list[Mistake], graph
     if not graph or mistakes:
         raise graph_error(mistakes, origin, section_nouns(graph_class))
     graph = _fill_defaults(graph)
-    object.__setattr__(graph, "origin", origin)
+    for name, value in {"origin": origin, "is_checked": True}.items():
+        object.__setattr__(graph, name, value)
     return graph
 
 

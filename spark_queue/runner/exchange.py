@@ -8,6 +8,7 @@ destination to `__no_route__`. Both get the name of the exchange in the header `
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
@@ -17,6 +18,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from spark_queue.errors import did_you_mean
 from spark_queue.graph.exchange import NO_ROUTE, TOO_MANY_HOPS, Destination, Exchange
 from spark_queue.graph.file_mistakes import Mistake
 from spark_queue.options.values import EXACTLY_ONCE
@@ -30,10 +32,13 @@ from spark_queue.runner.selector import (
     changed_map,
     changed_payload,
     check_selector_type,
+    ignored_fields,
     selector_result,
     with_header,
 )
 from spark_queue.runner.step import RunnableStep
+
+log = logging.getLogger(__name__)
 
 HOPS_HEADER, NAME_HEADER = "x-hop-count", "x-exchange-name"
 
@@ -68,13 +73,20 @@ class ExchangeStep(RunnableStep[Exchange]):
         self._destinations: list[_CompiledDestination] = []
         for number, to in enumerate(self.step.dst):
             compiler = ExpressionCompiler(frame, ("exchanges", self.name, "dst", number), mistakes)
+            selector = compiler.compile(to.selector, "selector", check=check_selector_type)
+            for field in ignored_fields(selector.kind) if selector else ():
+                hint = did_you_mean(field, SELECTOR_FIELDS) or f"; it may have {', '.join(SELECTOR_FIELDS)}"
+                log.warning(
+                    "exchange %r, destination %d: its selector has the field %r, which is ignored%s",
+                    self.name, number + 1, field, hint,
+                )  # fmt: skip
             self._destinations.append(
                 _CompiledDestination(
                     to,
-                    compiler.compile(to.selector, "selector", check=check_selector_type),
+                    selector,
                     compiler.compile(to.set.payload, "set", "payload"),
-                    compiler.compile_all(to.set.headers, "set", "headers"),
-                    compiler.compile_all(to.set.state, "set", "state"),
+                    compiler.compile_texts(to.set.headers, "set", "headers"),
+                    compiler.compile_texts(to.set.state, "set", "state"),
                 )
             )
         return mistakes
@@ -179,22 +191,24 @@ def _apply_destination(
     goes = F.coalesce(F.col(name) != "false", F.lit(False))
     new: dict[str, Column] = {}
     if destination.payload is not None:
-        new["payload"] = changed_payload(destination.payload.column, destination.payload.kind)
+        new["payload"] = changed_payload(destination.payload)
     if destination.headers:
         new["headers"] = changed_map(F.col("headers"), destination.headers)
     if destination.state:
         new["state"] = changed_map(F.col("state"), destination.state)
     if new:
-        frame = frame.withColumns({f"_{one}": F.when(goes, made) for one, made in new.items()})
-        failed = reduce(or_, (F.col(f"_{one}").isNull() for one in new))
-        frame = frame.withColumn(name, F.when(~goes | ~failed, F.col(name)))
+        applies = ~F.col("_over") if destination.to.apply == "always" else goes
+        frame = frame.withColumns({f"_{one}": F.when(applies, made) for one, made in new.items()})
+        failed = applies & reduce(or_, (F.col(f"_{one}").isNull() for one in new))
+        frame = frame.withColumn(name, F.when(~failed, F.col(name)))
+        changes = applies & ~failed
         before = {one: f"_{one}{number}" for one in new if any(names.get(one) == one for names in copy_columns)}
         frame = frame.withColumns({column: F.col(one) for one, column in before.items()})
         copy_columns[:] = [
             {one: before.get(one, column) if one == column else column for one, column in names.items()}
             for names in copy_columns
         ]
-        frame = frame.withColumns({one: F.when(goes, F.col(f"_{one}")).otherwise(F.col(one)) for one in new})
+        frame = frame.withColumns({one: F.when(changes, F.col(f"_{one}")).otherwise(F.col(one)) for one in new})
         if "payload" in new:
             frame = frame.withColumn(JSON_COLUMN, F.try_parse_json("payload"))
     copy_columns.append({"payload": "payload", "headers": "headers"})
@@ -210,7 +224,7 @@ def _copy_to(destination: _CompiledDestination, number: int, names: Mapping[str,
     if destination.selector is not None and isinstance(destination.selector.kind, StructType):
         result = F.from_json(f"_answer{number}", SELECTOR_RESULT)
         special["mature"] = F.timestamp_millis(result["mature"])
-        special["delay"] = result["delay"].cast("double") / 1000
+        special["delay"] = F.when(result["mature"].isNull(), result["delay"].cast("double") / 1000)
         special["tries"] = result["tries"]
     return F.when(F.col(f"_goes{number}"), _copy(destination.to.ns, destination.to.queue, **special))
 

@@ -65,7 +65,7 @@ class ExchangeGraph:
     def start(
         self, spark: SparkSession, *names: str, available_now: bool = False, restarts: int | None = None
     ) -> Self:
-        """Start these steps, or all, unless they run. Return the graph.
+        """Start these steps, or all that are not disabled, unless they run. Return the graph.
 
         They start a few at a time, those that write messages before those that read them.
         All are checked before the first one starts. Raises `GraphError` with every selector and
@@ -74,16 +74,16 @@ class ExchangeGraph:
         of restarts in a row (`None`: unlimited).
         """
         with self._lock:
-            chosen = [one for one in self._select(names) if not one.is_alive]
+            chosen = [one for one in self._select(names or self._enabled()) if not one.is_alive]
             queries = self._prepare(spark, chosen, available_now=available_now)
             for name in StepOrder(self.graph.steps).sort(queries):
                 self._running[name].start(queries[name], self._initial_backoff, self._max_backoff, restarts)
         return self
 
     def drain(self, spark: SparkSession, *names: str, restarts: int | None = DRAIN_RESTARTS) -> None:
-        """Process the due messages of these steps, or of all, and the messages made from them.
+        """Process the due messages of these steps, or of all that are not disabled, to their end.
 
-        A step runs after those that write its messages; the steps of a cycle run side by side.
+        Messages made from them are processed, too. A step runs after those that write its messages; the steps of a cycle run side by side.
         Messages that are due later stay in their queues, and a step without messages is not
         started. A query that fails is restarted, at most `restarts` times in a row (`None`:
         unlimited). Raises `GraphError` as `start` does, or if one of the steps is running. Raises
@@ -91,7 +91,7 @@ class ExchangeGraph:
         messages.
         """
         with self._lock:
-            chosen = self._select(names)
+            chosen = self._select(names or self._enabled())
             for one in chosen:
                 if one.is_alive:
                     raise GraphError(f"step {one.name!r} is running: stop it, then drain it", exchange=one.name)
@@ -126,7 +126,7 @@ class ExchangeGraph:
         unknown.
         """
         with self._lock:
-            chosen = self._select(names)
+            chosen = self._select(names or self._running)
         for one in chosen:
             one.request_stop()
         for one in chosen:
@@ -216,8 +216,11 @@ class ExchangeGraph:
     def _url_of(self, place: Place) -> str:
         return self.graph.namespaces[place.ns].url
 
+    def _enabled(self) -> list[str]:
+        return [name for name, one in self._running.items() if not one.step.disable]
+
     def _select(self, names: Iterable[str]) -> list[RunningStep]:
-        names = list(names) or list(self._running)
+        names = list(names)
         for name in names:
             if name not in self._running:
                 raise unknown_step("there is no step", name, self._running)

@@ -132,7 +132,7 @@ class _Expressions:
         self._drop = compiler.compile(link.drop, "drop", check=_check_boolean)
         self._to = compiler.compile(link.to, "to", check=_check_destination)
         self._payload = compiler.compile(link.set.payload, "set", "payload")
-        self._headers = compiler.compile_all(link.set.headers, "set", "headers")
+        self._headers = compiler.compile_texts(link.set.headers, "set", "headers")
         self._when = {
             part: made
             for part in SELECTOR_FIELDS
@@ -175,7 +175,7 @@ class _Expressions:
         if self._link.dst:
             made["to"] = self._destination()
         if self._payload is not None:
-            made["payload"] = changed_payload(self._payload.column, self._payload.kind)
+            made["payload"] = changed_payload(self._payload)
         if self._headers:
             made["headers"] = changed_map(F.col("headers"), self._headers)
         if self._when:

@@ -1,7 +1,8 @@
 """Selectors and changes: expressions over a message, as Columns that cannot fail on any row.
 
 An expression sees the columns `id, queue, payload, headers, state, mature, tries`. `payload` is
-JSON text, and `payload:a.b[0]` one of its fields, as text. If an expression raises an error on a
+JSON text, and `payload:a.b[0]` one of its fields, as text. `state:a.b[0]` is a field of the value
+`a` of the state. If an expression raises an error on a
 row, or its value cannot be pushed, the value is NULL: the row does not go there, and is counted.
 
 Spark has no `try` for arbitrary expressions. But `try_to_binary` turns any error in its arguments
@@ -39,7 +40,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from spark_queue.errors import GraphError, did_you_mean
 from spark_queue.graph.file_mistakes import Mistake
-from spark_queue.graph.parts import FieldPath
+from spark_queue.graph.parts import FieldPath, names_function
 from spark_queue.messages.schema import MAX_TIME_MS
 
 #: The columns that expressions see.
@@ -55,8 +56,10 @@ SELECTOR_FIELDS = ("mature", "delay", "tries")
 #: The schema of that struct as JSON, between the guard and the push; times are in ms.
 SELECTOR_RESULT = "mature BIGINT, delay BIGINT, tries INT"
 
-_CALL = re.compile(r"(?!payload:)[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _WORD = re.compile(r"\w+")
+
+#: The columns whose fields have the form `payload:a.b`.
+_COLUMNS_WITH_FIELDS = ("payload", "state")
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,11 @@ class Env:
         """
         return F.try_variant_get(F.col(JSON_COLUMN), f"$.{path}", kind)
 
+    def state_field(self, name: str, path: str = "", kind: str = "string") -> Column:
+        """Return a value of the state, or the field at a path in it, as `field` does."""
+        value = F.try_parse_json(self.state[name])
+        return F.try_variant_get(value, f"$.{path}" if path else "$", kind)
+
 
 # --- from expressions to Columns ------------------------------------------------------------------
 
@@ -95,7 +103,7 @@ def to_column(expression: Any) -> Column:
     if callable(expression):
         return _call(expression, getattr(expression, "__qualname__", repr(expression)))
     text = str(expression)
-    if _CALL.fullmatch(text.strip()):
+    if names_function(text):
         return _call(load_function(text.strip()), text)
     try:
         return F.expr(to_spark_sql(text)[0])
@@ -134,7 +142,7 @@ def _call(function: Callable[[Env], Any], name: str) -> Column:
 
 
 def to_spark_sql(text: str) -> tuple[str, list[tuple[int, int]]]:
-    """Return SQL text with each `payload:a.b` in a form that every version of Spark reads.
+    """Return SQL text with each `payload:a.b` and `state:a.b` in a form that all of Spark reads.
 
     Also return pairs of positions in the new text and in the old one, in order. The positions of a
     pair mean the same part.
@@ -145,48 +153,61 @@ def to_spark_sql(text: str) -> tuple[str, list[tuple[int, int]]]:
         return text, [(0, 0)]  # Spark has the better error
     converted, copied, index, positions = "", 0, 0, [(0, 0)]
     while index < len(tokens):
-        end, path = _field_at(tokens, index)
-        if path:
+        end, keys = _field_at(tokens, index)
+        if keys:
             converted += text[copied : tokens[index].start]
             positions.append((len(converted), tokens[index].start))
-            converted += f"try_variant_get({JSON_COLUMN}, {_quote(path)}, 'string')"
+            converted += _field_sql(tokens[index].text.lower(), keys)
             copied = tokens[end - 1].end + 1
             positions.append((len(converted), copied))
         index = max(end, index + 1)
     return converted + text[copied:], positions
 
 
-def _field_at(tokens: list[Token], index: int) -> tuple[int, str]:
-    """Return the end and the JSON path of a field such as `payload:a.b[0]['c']` that begins here.
+def _field_at(tokens: list[Token], index: int) -> tuple[int, list[str | int]]:
+    """Return the end and the keys of a field such as `payload:a.b[0]['c']` that begins here.
 
-    The path is empty if no field begins here.
+    There are no keys if no field begins here.
     """
 
     def kind(position: int) -> TokenType | None:
         return tokens[position].token_type if position < len(tokens) else None
 
-    first = tokens[index].text.lower() == "payload" and kind(index - 1 if index else len(tokens)) != TokenType.DOT
-    if not first or kind(index + 1) != TokenType.COLON:
-        return index, ""
-    index, path = index + 2, "$"
+    first = tokens[index].text.lower() in _COLUMNS_WITH_FIELDS
+    if not first or kind(index - 1 if index else len(tokens)) == TokenType.DOT or kind(index + 1) != TokenType.COLON:
+        return index, []
+    index += 2
     if kind(index) is None:
-        return index, ""
-    path += _json_path_key(tokens[index])
+        return index, []
+    keys: list[str | int] = [tokens[index].text]
     index += 1
     while True:
         if kind(index) == TokenType.DOT and kind(index + 1) is not None:
-            path += _json_path_key(tokens[index + 1])
+            keys.append(tokens[index + 1].text)
             index += 2
         elif kind(index) == TokenType.L_BRACKET and kind(index + 2) == TokenType.R_BRACKET:
             subscript = tokens[index + 1]
-            path += f"[{subscript.text}]" if subscript.token_type == TokenType.NUMBER else _json_path_key(subscript)
+            keys.append(int(subscript.text) if subscript.token_type == TokenType.NUMBER else subscript.text)
             index += 3
         else:
-            return index, path
+            return index, keys
 
 
-def _json_path_key(token: Token) -> str:
-    return f".{token.text}" if _WORD.fullmatch(token.text) else "[" + _quote(token.text) + "]"
+def _field_sql(column: str, keys: list[str | int]) -> str:
+    """Return the SQL of a field, as text: of the payload, or of a value of the state."""
+    if column == "payload":
+        return f"try_variant_get({JSON_COLUMN}, {_quote('$' + _json_path(keys))}, 'string')"
+    value = f"state[{_quote(str(keys[0]))}]"
+    if len(keys) == 1:
+        return value
+    return f"try_variant_get(try_parse_json({value}), {_quote('$' + _json_path(keys[1:]))}, 'string')"
+
+
+def _json_path(keys: list[str | int]) -> str:
+    return "".join(
+        f"[{key}]" if isinstance(key, int) else f".{key}" if _WORD.fullmatch(key) else f"[{_quote(key)}]"
+        for key in keys
+    )
 
 
 def _quote(text: str) -> str:
@@ -217,6 +238,11 @@ _FIELD_TYPES: dict[str, tuple[tuple[type[DataType], ...], str]] = {
 }
 
 
+def ignored_fields(kind: DataType) -> list[str]:
+    """Return the fields of a selector's struct that have no effect."""
+    return [name for name in getattr(kind, "names", ()) if name not in SELECTOR_FIELDS]
+
+
 def check_selector_type(kind: DataType) -> None:
     """Raise `GraphError` if a selector must not have this type."""
     if isinstance(kind, BooleanType | NullType):
@@ -227,8 +253,7 @@ def check_selector_type(kind: DataType) -> None:
         )
     for field in kind.fields:
         if field.name not in SELECTOR_FIELDS:
-            hint = did_you_mean(field.name, SELECTOR_FIELDS) or f"; it may have {', '.join(SELECTOR_FIELDS)}"
-            raise GraphError(f"its field {field.name!r} is unknown{hint}")
+            continue  # it is ignored, as keuss-server does
         kinds, words = _FIELD_TYPES[field.name]
         if not isinstance(field.dataType, kinds):
             raise GraphError(f"its field {field.name!r} is {field.dataType.simpleString()}, but must be {words}")
@@ -240,6 +265,12 @@ class CompiledExpression:
 
     column: Column
     kind: DataType
+
+    @property
+    def text(self) -> Column:
+        """Its value as text: a struct, a map or an array as JSON."""
+        is_nested = isinstance(self.kind, StructType | MapType | ArrayType | VariantType)
+        return F.to_json(self.column) if is_nested else self.column.cast("string")
 
 
 class ExpressionCompiler:
@@ -263,10 +294,10 @@ class ExpressionCompiler:
             return None
         return CompiledExpression(made, kind)
 
-    def compile_all(self, expressions: Mapping[str, Any], *path: str) -> dict[str, Column]:
-        """Return those of several expressions that have no mistake, by name."""
-        typed = {name: self.compile(one, *path, name) for name, one in expressions.items()}
-        return {name: one.column for name, one in typed.items() if one is not None}
+    def compile_texts(self, expressions: Mapping[str, Any], *path: str) -> dict[str, Column]:
+        """Return the texts of those of several expressions that have no mistake, by name."""
+        compiled = {name: self.compile(one, *path, name) for name, one in expressions.items()}
+        return {name: one.text for name, one in compiled.items() if one is not None}
 
 
 #: The errors of Spark for expressions that need, or make, more than one row.
@@ -320,6 +351,8 @@ def selector_result(made: Column, kind: DataType) -> Column:
 def _result_fields(made: Column, kind: StructType) -> list[Column]:
     parts = []
     for field in kind.fields:
+        if field.name not in SELECTOR_FIELDS:
+            continue
         part = made[field.name]
         match field.name, field.dataType:
             case "mature", TimestampType():
@@ -335,10 +368,9 @@ def _result_fields(made: Column, kind: StructType) -> list[Column]:
     return parts
 
 
-def changed_payload(made: Column, kind: DataType) -> Column:
+def changed_payload(made: CompiledExpression) -> Column:
     """Return the new payload as JSON text, or NULL if it failed, or is not JSON."""
-    is_nested = isinstance(kind, StructType | MapType | ArrayType | VariantType)
-    text = null_on_error(F.to_json(made) if is_nested else made.cast("string"))
+    text = null_on_error(made.text)
     return F.when(F.try_parse_json(text).isNotNull(), text)
 
 
@@ -352,11 +384,11 @@ def with_header(headers: Column, name: str, value: Column) -> Column:
 def changed_map(before: Column, made: Mapping[str, Column]) -> Column:
     """Return a map of texts with some entries set, or NULL if one of them failed.
 
-    An entry whose new value is NULL is removed.
+    `made`: the new texts. An entry whose new value is NULL is removed.
     """
     # A value becomes `==text`, and NULL becomes `=`, so that NULL is only a failure.
     new = {
-        name: null_on_error(F.concat(F.lit("="), F.coalesce(F.concat(F.lit("="), one.cast("string")), F.lit(""))))
+        name: null_on_error(F.concat(F.lit("="), F.coalesce(F.concat(F.lit("="), one), F.lit(""))))
         for name, one in made.items()
     }
     names = F.array(*map(F.lit, new))

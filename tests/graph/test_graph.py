@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from dataclasses import replace
 
 import pytest
@@ -109,7 +110,7 @@ exchanges:
   c: {src: third, dst: *to, wsise: 1}
 """
     assert mistakes(text) == [
-        "line 7, exchange 'c', wsise: unknown key; allowed are src, dst, consumer, delivery, every, options"
+        "line 7, exchange 'c', wsise: unknown key; allowed are src, dst, consumer, delivery, every, options, disable"
     ]
     graph = parse_graph(text.replace(", wsise: 1", ""), "", fill)
     assert [(one.src.queue, one.dst[0].queue) for one in graph.exchanges.values()] == [
@@ -348,3 +349,48 @@ provenance: perhaps
         "line 5, link 'y', retry.factor: must be 0 or more, not -1",
         "line 6, provenance: must be true or false",
     ]
+
+
+def _aliases(line, last):
+    return "\n".join(["a0: &a0 [x, y]", *(f"a{n}: &a{n} " + line.format(f"*a{n - 1}") for n in range(1, last))])
+
+
+#: Files that would take all memory, or more calls than Python allows.
+TOO_MUCH = {
+    "aliases that explode": (_aliases("[{0}, {0}, {0}]", 40), "more than 100,000 values, with those that its aliases"),
+    "merges that explode": ("m0: &m0 {k: v}\n" + "\n".join(f"m{n}: &m{n} {{<<: [*m{n - 1}, *m{n - 1}]}}" for n in range(1, 40)),
+                            "more than 100,000 values"),
+    "a chain of aliases": (_aliases("[{0}]", 200), "nested more than 50 deep, by its aliases"),
+    "lists in lists": ("namespaces: " + "[" * 20_000 + "]" * 20_000, "line 1: lists and mappings are nested more than 50"),
+    "mappings in mappings": ("\n".join(" " * n + "k:" for n in range(2_000)), "line 50: lists and mappings are nested"),
+    "JSON in JSON": ('{"namespaces": ' + "[" * 20_000 + "]" * 20_000 + "}", "line 1: lists and mappings are nested"),
+    "a number of 5,000 digits": ("namespaces: {}\nmax_hops: " + "9" * 5_000, "line 2, max_hops: must be a whole number"),
+    "a number beyond all": ("namespaces: {}\nmax_hops: 1.0e400", "line 2, max_hops: must be a whole number"),
+    "half a character": ('namespaces: {a: "\\ud800"}', "line 1, namespace 'a': this text has a character that is not"),
+    "a NUL": ('namespaces: {a: "\\0"}', "line 1, namespace 'a': this text has a character that is not Unicode, or NUL"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TOO_MUCH)
+def test_a_file_that_is_too_much_is_refused_at_once(name):
+    text, told = TOO_MUCH[name]
+    began = time.monotonic()
+    assert told in mistakes(text)[0]
+    assert time.monotonic() - began < 20
+
+
+def test_a_duration_has_an_end():
+    text = f"namespaces: {{a: 'sqlite:///q.db'}}\nexchanges: {{e: {{src: q, dst: [w], every: {'9' * 15}}}}}"
+    assert mistakes(text) == ["line 2, exchange 'e', every: must be 1e+13 or less, not 999999999999999"]
+
+
+def test_what_keuss_server_names_otherwise():
+    graph = "namespaces: {a: 'sqlite:///q.db'}\nexchanges: {e: {src: q, dst: [w], disable: true}, f: {src: w, dst: []}}\n"
+    read = parse_graph(graph + "main: {max_hops: 7}", "g.yaml", {}.__getitem__)
+    assert read.max_hops == 7
+    assert {name: one.disable for name, one in read.exchanges.items()} == {"e": True, "f": False}
+    assert mistakes(graph + "main: {max_hops: 7, hops: 1}\nmax_hops: 6") == [
+        "line 3, main.hops: unknown key; allowed is max_hops",
+        "line 3, main.max_hops: give either max_hops or main.max_hops",
+    ]
+    assert mistakes(graph + "main: 7") == ["line 3, main: must be a mapping, such as {max_hops: 17}"]

@@ -10,7 +10,17 @@ import pytest
 
 from spark_queue import GraphError, Message, Output, ProcessorContext
 from spark_queue.graph.loader import load_graph, parse_graph
-from spark_queue.graph.model import ConsumerSettings, Exchange, Graph, Input, Namespace, Place, Processor, isomorphic
+from spark_queue.graph.model import (
+    ConsumerSettings,
+    Destination,
+    Exchange,
+    Graph,
+    Input,
+    Namespace,
+    Place,
+    Processor,
+    isomorphic,
+)
 from spark_queue.graph.validation import check_graph, with_step, without_step
 from spark_queue.runner.selector import load_function
 
@@ -282,3 +292,22 @@ def test_the_example_of_conf(monkeypatch):
     winds = {name: Message(name, name, {"wind": wind}) for name, wind in (("n", 60), ("s", 40))}
     made = mean(ProcessorContext("mean", system=graph.system), winds)
     assert made == {"mean": {"wind": 50.0}, "gusts": Output({"wind": 60}, {"by": "mean"})}
+
+
+def test_a_graph_that_was_never_started_tells_its_shape():
+    """Its queues are bare texts, and its source has no name for its output."""
+    graph = Graph(
+        {"a": "sqlite:///q.db"},
+        processors={"s": Processor(out="raw"), "p": Processor(fn="os:getcwd", in_={"x": "raw"}, out=["b", "c"])},
+    )
+    assert graph.entries == {"s": Place("raw", "a")}
+    assert set(graph.topology()) == {"a/raw", "a/b", "a/c", "s", "p"}
+    renamed = Graph(
+        {"z": "sqlite:///z.db"},
+        processors={"t": Processor(out="x"), "q": Processor(fn="os:getcwd", in_={"y": "x"}, out=["d", "e"])},
+    )
+    assert isomorphic(graph, renamed) and isomorphic(check_graph(graph), renamed)
+    exchange = Graph({"a": "sqlite:///q.db"}, exchanges={"e": Exchange("q", ["b", Destination("q")])})
+    assert list(map(str, exchange.queues())) == ["a/q", "a/b"] and exchange.cycles() == [["e"]]
+    with pytest.raises(GraphError, match="unknown namespace 'b'"):
+        Graph({"a": "sqlite:///q.db"}, exchanges={"e": Exchange("b/q", [])}).topology()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.planted import BUGS
+from tests.pages import rows
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,18 +27,6 @@ class Tiers:
 
 sys.exit(pytest.main(["--collect-only", "-qq", "-p", "no:cacheprovider"], plugins=[Tiers()]))
 """
-
-
-def rows(page: Path, heading: str) -> list[list[str]]:
-    """Return the rows of the first table below a line that begins so."""
-    below = page.read_text().split(f"\n{heading}", 1)[1].splitlines()
-    start = next(n for n, line in enumerate(below) if line.startswith("|---"))
-    table = []
-    for line in below[start + 1 :]:
-        if not line.startswith("|"):
-            break
-        table.append([cell.strip() for cell in line.strip("|").split("|")])
-    return table
 
 
 PROMISES = rows(ROOT / "CONTRIBUTING.md", "| promise |")

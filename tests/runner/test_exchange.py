@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import time
 from collections import Counter
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from spark_queue import GraphError, Queue
 from spark_queue.graph.model import Changes, ConsumerSettings, Destination, Exchange, Graph, Namespace, Place
+from spark_queue.graph.sql_functions import sql_mistake
 from spark_queue.runner.graph import ExchangeGraph
 from spark_queue.runner.traffic import load_traffic
+from tests.pages import rows
 
 
 @contextmanager
@@ -230,6 +236,123 @@ def test_a_struct_tells_when_and_how_often(world):
     assert Counter(one.tries for one in world.messages("ns1/out")) == Counter([3, 0])
 
 
+def test_a_moment_wins_over_a_delay_and_other_fields_are_ignored(world, caplog):
+    selector = "named_struct('mature', payload:at::double, 'delay', 1000, 'tries', 2, 'delai', 1)"
+    graph = world.graph({"x": world.exchange("ns1/in", world.to("ns1/out", selector), world.to("ns1/copy", selector))})
+    world.push("ns1/in", {"at": 1_000_000_000}, {})
+    graph.drain(world.spark)
+    assert world.payloads("ns1/out.dead") == []
+    (without, with_moment) = sorted(world.messages("ns1/out"), key=lambda one: -one.mature.timestamp())
+    assert with_moment.payload == {"at": 1_000_000_000} and with_moment.mature.timestamp() == 1_000_000_000
+    assert without.mature.timestamp() > time.time() + 500
+    assert [one.tries for one in world.messages("ns1/out")] == [2, 2]
+    assert "exchange 'x', destination 1: its selector has the field 'delai', which is ignored; did you mean" in caplog.text
+    assert "exchange 'x', destination 2: " in caplog.text
+
+
+def test_changes_may_apply_to_messages_that_are_not_taken(world):
+    """As in keuss-server, where a selector that returns false may have changed the message."""
+    seen = {"headers": {"seen": "concat(coalesce(headers['seen'], ''), 'x')"}}
+    never = world.to("ns1/never", "false", state={"n": "1"}, **seen)
+    dst = (replace(never, apply="always"), world.to("ns1/a", "state:n::int = 1", **seen), never, world.to("ns1/b"))
+    world.push("ns1/in", {"a": 1}, headers={"x-hop-count": "2"})
+    world.graph({"x": world.exchange("ns1/in", *dst)}, max_hops=3).drain(world.spark)
+    assert world.payloads("ns1/never") == []
+    assert world.headers("ns1/a") == world.headers("ns1/b") == [{"seen": "xx", "x-hop-count": "3"}]
+
+
+def test_a_change_that_fails_on_a_message_that_is_not_taken_is_counted(world):
+    change = {"headers": {"n": "payload:n::int / 0"}}
+    dst = replace(world.to("ns1/a", "payload:n::int > 1", **change), apply="always"), world.to("ns1/b")
+    graph = world.graph({"x": world.exchange("ns1/in", *dst)})
+    world.push("ns1/in", {"n": 1}, {"n": 2})
+    with ansi_mode(world.spark, "true"):
+        graph.drain(world.spark)
+    (status,) = graph.status().values()
+    assert list(status.traffic.pushed.values()) == [0, 2] and list(status.traffic.failed.values()) == [2, 0]
+    assert world.headers("ns1/b") == [{"x-hop-count": "1"}] * 2
+
+
+def test_the_state_holds_json(world):
+    first = world.to(
+        "ns1/a",
+        state={
+            "all": "payload:order",
+            "made": "named_struct('list', array(1, 2), 'deep', map('k', true))",
+            "text": "'a.b'",
+            "n": "1.50D",
+        },
+    )
+    checks = [
+        "state:all.items[1].sku = 'b'", "state:made.list[1]::int = 2", "state:made.deep.k::boolean",
+        "state:text = 'a.b' and state['text'] = 'a.b'", "state:n::double = 1.5", "state:nothing is null",
+        "state:text.x is null", "state['made'] = '{\"list\":[1,2],\"deep\":{\"k\":true}}'",
+        lambda env: env.state_field("made", "list[0]", "int") == 1, lambda env: env.state_field("n", kind="double") == 1.5,
+    ]  # fmt: skip
+    dst = [first, *(world.to(f"ns1/{number}", check) for number, check in enumerate(checks))]
+    world.push("ns1/in", {"order": {"items": [{"sku": "a"}, {"sku": "b"}]}})
+    world.graph({"x": world.exchange("ns1/in", *dst)}).drain(world.spark)
+    assert [len(world.payloads(f"ns1/{number}")) for number in range(len(checks))] == [1] * len(checks)
+
+
+def test_a_step_that_is_disabled_starts_by_its_name_only(world):
+    graph = world.graph(
+        {"on": world.exchange("ns1/in", world.to("ns1/mid")), "off": world.exchange("ns1/mid", world.to("ns1/end"), disable=True)}
+    )
+    world.push("ns1/in", 1)
+    graph.drain(world.spark)
+    assert [world.payloads(one) for one in ("ns1/in", "ns1/mid", "ns1/end")] == [[], [1], []]
+    graph.start(world.spark, available_now=True).await_termination()
+    assert graph.status()["off"].state == "stopped" and world.payloads("ns1/mid") == [1]
+    graph.drain(world.spark, "off")
+    assert world.payloads("ns1/end") == [1]
+
+
+# --- selectors of keuss-server, as docs/exchanges.md translates them ------------------------------
+
+TRANSLATED = rows(Path(__file__).parents[2] / "docs" / "exchanges.md", "| keuss-server | here |")
+
+#: Payload, headers and tries of messages; some have no field that a selector reads.
+SAMPLES: list[tuple[dict, dict, int]] = [
+    ({}, {}, 0),
+    ({"dep_delay": 61, "carrier": "UA", "month": 6, "origin": "JFK"}, {"class": "late", "aaa": "yes-1"}, 3),
+    ({"dep_delay": 60, "carrier": "UA", "month": 7, "origin": "EWR"}, {"class": "early", "aaa": "no"}, 2),
+    ({"tags": ["urgent", "x"], "email": "a@example.org", "at": 2_000_000_000}, {"aaa": "yes-"}, 1),
+    ({"tags": [], "email": "a@example.com", "customer": {"id": 7}}, {"class": "late"}, 0),
+    ({"tags": ["x"], "customer": {"id": 8}, "dep_delay": "70"}, {"x": "1"}, 0),
+]
+
+
+def test_translated_selectors_say_what_those_of_keuss_server_say(world):
+    js, sql = zip(*((one.strip("`") for one in row) for row in TRANSLATED), strict=True)
+    assert len(sql) >= 10
+    program = (
+        "const [selectors, samples] = JSON.parse(require('fs').readFileSync(0));"
+        "const call = (text, [payload, hdrs, tries]) => {"
+        "  try { return eval(text)({ msg: { payload, hdrs, tries }, state: {} }) || false; } catch (e) { return false; } };"
+        "console.log(JSON.stringify(selectors.map((one) => samples.map((sample) => call(one, sample)))))"
+    )
+    sent = json.dumps([js, SAMPLES])
+    said = json.loads(subprocess.run(["node", "-e", program], input=sent, capture_output=True, text=True, check=True).stdout)
+    for text in sql:
+        assert sql_mistake(text) == ""
+    dst = [world.to(f"ns1/{number}", text) for number, text in enumerate(sql)]
+    for number, (payload, headers, tries) in enumerate(SAMPLES):
+        world.push("ns1/in", payload | {"sample": number}, headers=headers, tries=tries)
+    world.graph({"x": world.exchange("ns1/in", *dst)}).drain(world.spark)
+    for number, answers in enumerate(said):
+        found = {one.payload["sample"]: one for one in world.messages(f"ns1/{number}")}
+        assert sorted(found) == [sample for sample, answer in enumerate(answers) if answer], (js[number], sql[number])
+        for sample, answer in enumerate(answers):
+            if isinstance(answer, dict):
+                until = found[sample].mature.timestamp() - time.time()
+                assert found[sample].tries == answer.get("tries", 0)
+                if "mature" in answer:
+                    assert found[sample].mature.timestamp() == answer["mature"]
+                elif "delay" in answer:
+                    assert answer["delay"] - 60 < until <= answer["delay"]
+
+
 def test_changes_that_fail_keep_the_message_away(world):
     graph = world.graph(
         {
@@ -260,7 +383,7 @@ def test_changes_that_fail_keep_the_message_away(world):
         ("nosuch > 1", "`nosuch` cannot be resolved"),
         ("count(1) > 1", "must be computed from one message alone"),
         ("'text'", "it is string, but must be BOOLEAN, or a STRUCT of mature, delay, tries"),
-        ("struct(1 as maturee)", "its field 'maturee' is unknown; did you mean 'mature'?"),
+        ("struct('x' as tries)", "its field 'tries' is string, but must be a whole number"),
         ("json:nothing", "module 'json' has no function 'nothing'"),
         ("nomodule:nothing", "No module named 'nomodule'"),
         (lambda env: 3, "returns 3, which is not a Column"),
