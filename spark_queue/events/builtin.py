@@ -1,6 +1,6 @@
 """Internal events: housekeeping of a queue of events.
 
-Some process the events whose ids are their URIs:
+Some process the events whose ids, or documents in hub-queue, are their URIs:
 
 * `reset`: make them new again.
 * `fail`: fail them.
@@ -34,8 +34,11 @@ from spark_queue.events.event import (
     INTERNAL_SOURCE,
     INTERNAL_TYPE_PREFIX,
     NEW,
+    OTHER_SOURCES,
+    OTHER_TYPE_PREFIX,
     PENDING,
     Event,
+    event_id,
 )
 from spark_queue.events.executors import Executor
 from spark_queue.events.settings import EventSettings
@@ -68,8 +71,8 @@ def internal_executors(events: EventQueue | None) -> list[Executor]:
     """Return the executors of internal events. Without a queue they match, but cannot run."""
     return [
         Executor(
-            (INTERNAL_SOURCE, HEARTBEAT_SOURCE),
-            f"{INTERNAL_TYPE_PREFIX}{name}",
+            (INTERNAL_SOURCE, HEARTBEAT_SOURCE, *OTHER_SOURCES),
+            (f"{INTERNAL_TYPE_PREFIX}{name}", f"{OTHER_TYPE_PREFIX}{name}"),
             partial(_execute, events, name),
             where="driver",
             place=f"internal: {name}",
@@ -81,16 +84,16 @@ def internal_executors(events: EventQueue | None) -> list[Executor]:
 def _execute(events: EventQueue | None, name: str, event: Event, config: Any) -> None:
     assert events is not None  # without a queue, executors are only matched
     events = events.clone()
-    settings = events.settings
+    settings, ids = events.settings, list(map(event_id, event.uris))
     match name:
         case "reset":
-            events.reset(event.uris)
+            events.reset(ids)
         case "fail":
-            events.fail(event.uris, event.payload if isinstance(event.payload, str) else "")
+            events.fail(ids, event.payload if isinstance(event.payload, str) else "")
         case "clear":
-            events.clear(event.uris)
+            events.clear(ids)
         case "update-status":
-            events.set_status(event.uris, str(event.payload or ""))
+            events.set_status(ids, str(event.payload or ""))
         case "pending-timeout":
             _create_events(events, "reset", events.find(PENDING, settings.pending_timeout))
         case "execution-timeout":

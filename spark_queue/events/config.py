@@ -27,7 +27,7 @@ import os
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path as File
 from typing import Any
-from xml.etree.ElementTree import Element, TreeBuilder, tostring
+from xml.etree.ElementTree import Element, TreeBuilder
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.alias_generators import to_camel
@@ -36,6 +36,7 @@ from spark_queue.errors import did_you_mean
 from spark_queue.events.executors import EVENT_FILE_CONFIG, Executor, Executors
 from spark_queue.events.heartbeats import Heartbeat
 from spark_queue.events.settings import EventSettings
+from spark_queue.events.xml_payload import value_of
 from spark_queue.graph.file_mistakes import Mistake, graph_error, mistake_from_pydantic
 from spark_queue.graph.loader import Secrets, VariableLookup, parse_declarations, read_text, variable_lookup
 from spark_queue.graph.parts import FieldPath, SourceLocation
@@ -174,7 +175,7 @@ def _parse_xml(text: str, file: str) -> tuple[Any, SourceLocation, list[Mistake]
             lines["executors", len(executors)] = builder.lines[element]
             executors.append(_parse_executor(element, ("executors", len(executors)), mistakes))
         elif local_name(element) == "heartbeat-config":
-            found, line = _parse_heartbeat(element), builder.lines[element]
+            found, line = _parse_heartbeat(element, ("heartbeats", len(heartbeats)), mistakes), builder.lines[element]
             if found.get("type"):
                 lines["heartbeats", len(heartbeats)] = line
                 heartbeats.append(found)
@@ -206,31 +207,40 @@ def _parse_executor(element: Element, path: FieldPath, mistakes: list[Mistake]) 
     if language != "python" or ":" not in (module or ""):
         problem = f"must be a Python module:function, not {module!r} in {language}"
         mistakes.append(Mistake((*path, "module"), problem))
+    if database := _child_text(element, "database"):
+        problem = (
+            f"an executor in Python opens its databases itself: leave {database!r} out, and give the function the URL "
+            "in its config"
+        )
+        mistakes.append(Mistake((*path, "database"), problem))
     config = element.find("{*}config")
     return {
         "source": [_text_of(one) for one in element.iterfind("{*}source")],
         "type": [_text_of(one) for one in element.iterfind("{*}type")],
         "function": module or "",
-        "config": None if config is None else _content_of(config),
+        "config": None if config is None else _value_of(config, (*path, "config"), mistakes),
     }
 
 
-def _parse_heartbeat(element: Element) -> dict[str, Any]:
+def _parse_heartbeat(element: Element, path: FieldPath, mistakes: list[Mistake]) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for one in element:
         name = local_name(one)
         if name in ("heartbeat-id", "hearbeat-id"):  # misspelled in hub-queue's README and in its files
             made["id"] = _text_of(one)
         elif name == "payload":
-            made["payload"] = _content_of(one)
+            made["payload"] = _value_of(one, (*path, "payload"), mistakes)
         elif name in ("source", "type", "description"):
             made[name] = _text_of(one)
     return made
 
 
-def _content_of(element: Element) -> str | None:
-    """Return the children of an element as XML text, else its text, or `None` if it is empty."""
-    return "".join(tostring(one, encoding="unicode").strip() for one in element) or _text_of(element) or None
+def _value_of(element: Element, path: FieldPath, mistakes: list[Mistake]) -> Any:
+    try:
+        return value_of(element)
+    except ValueError as error:
+        mistakes.append(Mistake(path, f"a value does not fit its type: {error}"))
+        return None
 
 
 def _child_text(element: Element, name: str) -> str | None:

@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 from xml.etree.ElementTree import Element, tostring
 
 from spark_queue.errors import MessageError, OptionError
+from spark_queue.events.xml_payload import XmlText
 from spark_queue.messages.message import Message
 from spark_queue.messages.payload import Json
 from spark_queue.messages.schema import EPOCH
@@ -33,6 +34,14 @@ INTERNAL_SOURCE, HEARTBEAT_SOURCE = f"{BASE}source/internal", f"{BASE}source/hea
 
 #: The prefix of the types of internal events.
 INTERNAL_TYPE_PREFIX = f"{BASE}event/"
+
+#: Other names for the same, which mean the same: those of hub-queue's README, and of the
+#: configurations that it ships.
+OTHER_SOURCES = (f"{BASE}queue/source/internal", f"{BASE}queue/source/heartbeat", f"{BASE}status/internal")
+OTHER_TYPE_PREFIX = f"{BASE}queue/type/"
+
+#: The URI of an event as a document, around its id.
+DOCUMENT_START, DOCUMENT_END = "/noslogan.org/hub-queue/queue/", ".xml"
 
 #: Forms of a payload: none, the text of an XML element, an object, a list, or a value as text.
 PayloadForm = Literal["none", "element", "map", "array", "atomic"]
@@ -147,7 +156,7 @@ def due_time(created: datetime, priority: bool) -> datetime:
 def normalize_payload(payload: object) -> tuple[Json, PayloadForm]:
     """Return a payload as an event holds it, and its kind. Raises `MessageError` for bytes.
 
-    XML elements become XML text; dates and times become ISO text; both at any depth. Any other
+    XML elements, and their texts, become XML text; dates and times become ISO text; both at any depth. Any other
     single value becomes its text.
     """
     if payload is None:
@@ -155,7 +164,7 @@ def normalize_payload(payload: object) -> tuple[Json, PayloadForm]:
     if isinstance(payload, bytes | bytearray):
         raise MessageError("payload: an event cannot hold bytes; encode them as text (base64)")
     plain = _to_jsonable(payload)
-    if isinstance(payload, Element):
+    if isinstance(payload, Element | XmlText):
         return plain, "element"
     if isinstance(plain, dict):
         return plain, "map"
@@ -167,6 +176,8 @@ def normalize_payload(payload: object) -> tuple[Json, PayloadForm]:
 def _to_jsonable(value: object) -> Any:
     if isinstance(value, Element):
         return tostring(value, encoding="unicode")
+    if isinstance(value, XmlText):
+        return str(value)
     if isinstance(value, Mapping):
         return {str(key): _to_jsonable(one) for key, one in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray):
@@ -179,6 +190,13 @@ def check_name(value: object, name: str) -> str:
     if not isinstance(value, str) or not value or any(one.isspace() for one in value):
         raise OptionError(f"{name} {value!r} must be text without spaces, usually a URI", option=name)
     return value
+
+
+def event_id(uri: str) -> str:
+    """Return the id in the URI of an event as a document. Any other text is returned unchanged."""
+    if uri.startswith(DOCUMENT_START) and uri.endswith(DOCUMENT_END):
+        return uri[len(DOCUMENT_START) : -len(DOCUMENT_END)]
+    return uri
 
 
 def split_uris(uris: Sequence[str], max_uris: int = MAX_URIS) -> list[tuple[str, ...]]:

@@ -54,7 +54,7 @@ class _Loader(yaml.SafeLoader):
         """Return the next node. Raises `ComposerError` if it is nested too deep."""
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            raise yaml.composer.ComposerError(None, None, _TOO_DEEP, self.peek_event().start_mark)
+            raise yaml.composer.ComposerError(None, None, _TOO_DEEP, self.peek_event().start_mark)  # type: ignore[no-untyped-call]
         made = super().compose_node(parent, index)
         self.depth -= 1
         return made

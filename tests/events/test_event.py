@@ -29,6 +29,7 @@ from spark_queue.events.event import (
     status_uri,
 )
 from spark_queue.events.execution import TimeLimitExceeded, run_event, time_limit
+from spark_queue.events.builtin import internal_executors
 from spark_queue.events.heartbeats import find_heartbeats
 from spark_queue.messages.message import Message
 from spark_queue.messages.payload import decode, encode
@@ -338,7 +339,6 @@ XML = """\
     <q:type>y</q:type>
     <q:module>spark_queue.events.examples:nothing</q:module>
     <q:language>python</q:language>
-    <q:database>ignored</q:database>
     <q:config><limit>3</limit></q:config>
   </q:executor>
   <q:heartbeat-config>
@@ -401,7 +401,116 @@ def test_the_xml_of_hub_queue_is_read_with_both_spellings_of_heartbeat_id(file, 
     assert [(beat.id, beat.source, beat.payload) for beat in heartbeats_in(path)] == [
         ("OneMinute", "s", None), ("FiveMinute", HEARTBEAT_SOURCE, "text"),
     ]  # fmt: skip
-    assert "line 24: heartbeat 'FifteenMinute' is skipped: it has no type" in caplog.text
+    assert "line 23: heartbeat 'FifteenMinute' is skipped: it has no type" in caplog.text
+
+
+#: The examples of hub-queue's README, word for word.
+README_HEARTBEATS = """\
+<q:heartbeat-config xmlns:q="http://noslogan.org/hub-queue">
+   <q:description>Generate an event every minute</q:description>
+   <q:hearbeat-id>OneMinute</q:hearbeat-id>
+   <q:source>mysource</q:source>
+   <q:type>test-type</q:type>
+</q:heartbeat-config>
+""", """\
+<q:heartbeat-config xmlns:q="http://noslogan.org/hub-queue">
+    <q:description>Kick of a reset every five minutes</q:description>
+    <q:hearbeat-id>FiveMinute</q:hearbeat-id>
+    <q:source>http://noslogan.org/hub-queue/queue/source/internal</q:source>
+    <q:type>http://noslogan.org/hub-queue/queue/type/reset</q:type>
+</q:heartbeat-config>
+"""  # fmt: skip
+README_EXECUTOR = """\
+<q:executor xmlns:q="http://noslogan.org/hub-queue/">
+    <q:source>mysource</q:source>
+    <q:type>test-type</q:source>
+    <q:module>/queue-modules/test-type-exec.xqy</q:module>
+    <q:language>xquery</q:language>
+    <q:database>data-hub-STAGING</q:database>
+    <q:config>
+        <one>1</one>
+        <fred>ginger</fred>
+    </q:config>
+</q:executor>
+"""
+
+
+def test_the_heartbeats_of_hub_queues_readme(file):
+    one, two = heartbeats_in(*(file(text, f"{n}.xml") for n, text in enumerate(README_HEARTBEATS)))
+    assert (one.id, one.source, one.type, one.payload) == ("OneMinute", "mysource", "test-type", None)
+    internal = Executors(internal_executors(None))
+    found = internal.find(Event("1", two.source, two.type))
+    assert two.id == "FiveMinute" and found is not None and found.place == "internal: reset"
+
+
+def test_the_executor_of_hub_queues_readme(file):
+    with pytest.raises(GraphError, match="line 3: not valid XML: mismatched tag"):
+        executors_in(file(README_EXECUTOR))
+    mended = README_EXECUTOR.replace("test-type</q:source>", "test-type</q:type>")
+    with pytest.raises(GraphError) as refused:
+        executors_in(file(mended))
+    assert "module: must be a Python module:function, not '/queue-modules/test-type-exec.xqy' in xquery" in str(refused.value)
+    assert "database: an executor in Python opens its databases itself: leave 'data-hub-STAGING' out" in str(refused.value)
+    ours = mended.replace("/queue-modules/test-type-exec.xqy", "spark_queue.events.examples:nothing")
+    ours = ours.replace("xquery<", "python<").replace("<q:database>data-hub-STAGING</q:database>", "")
+    (one,) = executors_in(file(ours))
+    assert (one.source, one.type) == (("mysource",), ("test-type",))
+    assert [element.tag for element in fromstring(f"<x>{one.config}</x>")] == ["one", "fred"]
+
+
+JSON_XML = """\
+<json:object xmlns:json="http://marklogic.com/xdmp/json" xmlns:xs="http://www.w3.org/2001/XMLSchema"
+    xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance">
+  <json:entry key="text"><json:value xsi:type="xs:string"> a b </json:value></json:entry>
+  <json:entry key="number"><json:value xsi:type="xs:integer">12345678901234567890</json:value></json:entry>
+  <json:entry key="half"><json:value xsi:type="xs:double">0.5</json:value></json:entry>
+  <json:entry key="yes"><json:value xsi:type="xs:boolean">true</json:value></json:entry>
+  <json:entry key="nothing"><json:value xsi:nil="true"/></json:entry>
+  <json:entry key="list"><json:value><json:array><json:value xsi:type="xs:integer">1</json:value>
+    <json:value><json:object/></json:value></json:array></json:value></json:entry>
+</json:object>
+"""
+JSON_VALUE = {
+    "text": " a b ", "number": 12345678901234567890, "half": 0.5, "yes": True, "nothing": None, "list": [1, {}],
+}  # fmt: skip
+MAP_XML = """\
+<map:map xmlns:map="http://marklogic.com/xdmp/map" xmlns:xs="http://www.w3.org/2001/XMLSchema"
+    xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance">
+  <map:entry key="one"><map:value xsi:type="xs:string">x</map:value></map:entry>
+  <map:entry key="two"><map:value><a>1</a></map:value></map:entry>
+  <map:entry key="many"><map:value xsi:type="xs:int">1</map:value><map:value xsi:type="xs:int">2</map:value></map:entry>
+</map:map>
+"""
+
+
+@pytest.mark.parametrize(
+    ("content", "value", "kind"),
+    [
+        ("", None, "none"),
+        (" text ", "text", "atomic"),
+        ("<a><b>1</b></a>", "<a><b>1</b></a>", "element"),
+        ("<a/>", "<a />", "element"),
+        ("one <b>two</b> three &lt; <c/>", "one <b>two</b> three &lt; <c />", "element"),
+        ("<a>1</a><b>2</b>", "<a>1</a><b>2</b>", "element"),
+        (JSON_XML, JSON_VALUE, "map"),
+        ('<array xmlns="http://marklogic.com/xdmp/json"><value>x</value></array>', ["x"], "array"),
+        (MAP_XML, {"one": "x", "two": "<a>1</a>", "many": [1, 2]}, "map"),
+        ("<object>of another namespace</object>", "<object>of another namespace</object>", "element"),
+    ],
+)
+def test_payloads_and_configs_in_xml(file, content, value, kind):
+    executor = f"<executor><source>s</source><type>t</type><module>a:b</module><config>{content}</config></executor>"
+    beat = f"<heartbeat-config><heartbeat-id>i</heartbeat-id><type>t</type><payload>{content}</payload></heartbeat-config>"
+    declared = declared_in(file(f"<all>{executor}{beat}</all>"))
+    assert declared.executors[0].config == declared.heartbeats[0].payload == value
+    assert normalize_payload(declared.heartbeats[0].payload) == (value, kind)
+
+
+def test_a_value_in_xml_that_does_not_fit_its_type_is_refused(file):
+    wrong = JSON_XML.replace("12345678901234567890", "many")
+    beat = f"<heartbeat-config><heartbeat-id>i</heartbeat-id><type>t</type><payload>{wrong}</payload></heartbeat-config>"
+    with pytest.raises(GraphError, match="heartbeat 1, payload: a value does not fit its type: .*'many'"):
+        heartbeats_in(file(beat))
 
 
 def test_doubled_executors_are_told_with_their_places(file, caplog):
@@ -426,6 +535,10 @@ def test_doubled_executors_are_told_with_their_places(file, caplog):
         ("- a\n", ["the file must be a mapping with the keys executors, heartbeats, settings"]),
         ("executors: [\n", ["line"]),
         ("<q><executor><source>s</source><type>t</type><module>/a/b.sjs</module></executor></q>", ["/a/b.sjs"]),
+        (
+            "<executor><source>s</source><type>t</type><module>a:b</module><database>d</database></executor>",
+            ["line 1, executor 1, database: an executor in Python opens its databases itself: leave 'd' out"],
+        ),
         ("<a/>", ["neither an executor nor a heartbeat-config"]),
         ("<a>\n<b></a>", ["line 2: not valid XML: mismatched tag"]),
         ("<!DOCTYPE a [<!ENTITY x 'y'>]>\n<a>&x;</a>", ["not valid XML: EntitiesForbidden"]),

@@ -83,9 +83,26 @@ def hours_ago(events, hours):
     return events.store.now() - hours * 3_600_000
 
 
+#: The source of internal events, and the begin of their types: ours, those of hub-queue's README, and those of
+#: the configurations that it ships.
+NAMES = {
+    "ours": (INTERNAL_SOURCE, INTERNAL_TYPE_PREFIX),
+    "README": (f"{BASE}queue/source/internal", f"{BASE}queue/type/"),
+    "README, heartbeat": (f"{BASE}queue/source/heartbeat", f"{BASE}queue/type/"),
+    "shipped": (f"{BASE}status/internal", f"{BASE}event/"),
+}
+
+
+@pytest.fixture(params=NAMES)
+def named(request, monkeypatch):
+    """The names of internal events, which `look_after` uses."""
+    monkeypatch.setitem(NAMES, "ours", NAMES[request.param])
+
+
 def look_after(events, name, payload=None, uris=()):
     """Run an internal event, and give its status."""
-    id = events.create(INTERNAL_SOURCE, f"{INTERNAL_TYPE_PREFIX}{name}", payload, uris, priority=True)
+    source, prefix = NAMES["ours"]
+    id = events.create(source, f"{prefix}{name}", payload, uris, priority=True)
     (one,) = events.take(1)
     assert one.id == id
     return events.execute([id])[id]
@@ -349,7 +366,7 @@ def test_a_taker_that_is_gone_makes_its_events_new_again(events):
     assert [one.id for one in events.take()] == [id]
 
 
-def test_internal_pending_timeout_makes_new(events):
+def test_internal_pending_timeout_makes_new(events, named):
     young, old = taken(events, "good", "good")
     events.store.transfer(events.name, "pending", f"pending/{hours_ago(events, 1)}.gone", [old], lease=None)
     assert look_after(events, "pending-timeout") == "finished"
@@ -360,7 +377,7 @@ def test_internal_pending_timeout_makes_new(events):
     assert events.status([old, young]) == {old: "new", young: "pending"}
 
 
-def test_internal_execution_timeout_fails(events):
+def test_internal_execution_timeout_fails(events, named):
     young, old = taken(events, "good", "good")
     for id, began in ((young, hours_ago(events, 0)), (old, hours_ago(events, 2))):
         events.store.transfer(events.name, "pending", f"executing/{began}.gone", [id], lease=None)
@@ -373,7 +390,7 @@ def test_internal_execution_timeout_fails(events):
     assert any("executed for more than 3600 s" in one.errors.get(old, "") for one in events.log.records())
 
 
-def test_internal_new_timeout_fails(events):
+def test_internal_new_timeout_fails(events, named):
     young = events.create(S, "good")
     before = datetime.fromtimestamp(hours_ago(events, 2) / 1000, UTC)
     document = events.get([young])[young].event.document() | {"created": before.isoformat()}
@@ -387,7 +404,7 @@ def test_internal_new_timeout_fails(events):
     assert events.store.sizes(f"{events.name}.gone").total == 0
 
 
-def test_internal_identify_deletions_clears_what_has_ended(events):
+def test_internal_identify_deletions_clears_what_has_ended(events, named):
     ids = taken(events, "good", "bad", "half", "good")
     events.execute(ids[:3])
     look_after(events, "identify-deletions")
@@ -398,7 +415,18 @@ def test_internal_identify_deletions_clears_what_has_ended(events):
     assert any(one.message == "Events deleted" and set(ids[:2]) <= set(one.ids) for one in events.log.records())
 
 
-def test_internal_update_status(events):
+def test_internal_reset_clear_and_fail_take_ids_and_documents_of_events(events, named):
+    first, second, third, other = taken(events, "good", "good", "good", "good")
+    assert look_after(events, "reset", uris=[f"/noslogan.org/hub-queue/queue/{first}.xml"]) == "finished"
+    assert look_after(events, "fail", "a reason", uris=[second]) == "finished"
+    assert look_after(events, "clear", uris=[third, "/other/document.xml"]) == "finished"
+    assert look_after(events, "ping") == "finished"
+    assert events.status([first, second, third, other]) == {
+        first: "new", second: "failed", third: None, other: "pending",
+    }  # fmt: skip
+
+
+def test_internal_update_status(events, named):
     ids = taken(events, "good", "good")
     assert look_after(events, "update-status", f"{BASE}status/failed", ids[:1]) == "finished"
     assert look_after(events, "update-status", "new", ids[1:]) == "finished"
@@ -406,7 +434,7 @@ def test_internal_update_status(events):
     assert look_after(events, "update-status", "finished", ids) == "failed"
 
 
-def test_internal_status_is_written_into_the_log(events):
+def test_internal_status_is_written_into_the_log(events, named):
     taken(events, "good")
     look_after(events, "status")
     (batch,) = events.store.peek(f"{events.name}.log")

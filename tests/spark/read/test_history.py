@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from chispa import assert_df_equality
 
-from spark_queue import Queue, SchemaError
+from spark_queue import Queue, SchemaError, history
 from spark_queue.stores.types import Condition
 from tests.spark.drive import found, save, snapshot
 from tests.spark_session import SPARK
@@ -182,3 +182,25 @@ def test_filters_on_the_past_give_the_same_with_and_without_push_down(q_any):
             assert_df_equality(pushed, whole.where(condition).select("id", "outcome").orderBy("id"))
     finally:
         whole.unpersist()
+
+
+@pytest.mark.full
+def test_what_a_stream_settles_is_the_same_history_for_spark_and_python(q_any, tmp_path):
+    q = q_any
+    with Queue(q.url, q.name) as queue:
+        queue.push_many([{"n": n} for n in range(6)])
+    outcome = "CASE payload WHEN '{\"n\":4}' THEN 'dead' ELSE 'commit' END AS outcome"
+    decided = q.stream(consumer="etl", history="1h").selectExpr("id", outcome, "'no such flight' AS reason")
+    settled = decided.writeStream.format("queue").options(url=q.url, queue=q.name, operation="settle", consumer="etl")
+    settled = settled.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True)
+    settled.start().awaitTermination()
+    past = history(q.url, q.name)
+    assert sorted((one.payload["n"], one.outcome, one.consumer, one.error) for one in past) == [
+        (n, "dead" if n == 4 else "commit", "etl", "no such flight" if n == 4 else None) for n in range(6)
+    ]
+    rows = q.read(view="history").selectExpr("id", "payload", "unix_millis(processed)", "outcome", "consumer", "tries").collect()
+    assert sorted(tuple(row) for row in rows) == sorted(
+        (one.id, json.dumps(one.payload, separators=(",", ":")), round(one.processed.timestamp() * 1000),
+         one.outcome, one.consumer, one.tries)
+        for one in past
+    )  # fmt: skip
