@@ -48,7 +48,11 @@ def parser() -> job.Parser:
     made = job.Parser("exchange.py", "Run a graph of exchanges, with Spark.", EPILOG, queue=False)
     made.add_argument("conf", metavar="CONF", help="the YAML or JSON file of the graph")
     made.add_argument(
-        "--only", type=job.names, default=[], metavar="X1,X2", help="run these steps only (default: all)"
+        "--only",
+        type=job.names,
+        default=[],
+        metavar="X1,X2",
+        help="run these steps only (default: all that are not disabled)",
     )
     made.add_argument(
         "--available-now",
@@ -93,7 +97,8 @@ def prepare(args: argparse.Namespace) -> Plan:
             hint = did_you_mean(name, graph.steps) or f"; the steps are {', '.join(graph.steps)}"
             raise UsageError(f"--only: {args.conf} has no step {name!r}{hint}")
     root = args.checkpoint_root or str(Path("checkpoints", Path(args.conf).stem))
-    return Plan(args, graph, root, args.only or list(graph.steps))
+    enabled = [name for name, one in graph.steps.items() if not one.disable]
+    return Plan(args, graph, root, args.only or enabled)
 
 
 def work(spark: SparkSession, plan: Plan, watch: job.Watch) -> job.Summary:

@@ -209,8 +209,8 @@ def _parse_executor(element: Element, path: FieldPath, mistakes: list[Mistake]) 
         mistakes.append(Mistake((*path, "module"), problem))
     if database := _child_text(element, "database"):
         problem = (
-            f"an executor in Python opens its databases itself: leave {database!r} out, and give the function the URL "
-            "in its config"
+            f"an executor in Python opens its databases itself: leave {database!r} out, and give the function "
+            "the URL in its config"
         )
         mistakes.append(Mistake((*path, "database"), problem))
     config = element.find("{*}config")

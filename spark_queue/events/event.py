@@ -156,8 +156,8 @@ def due_time(created: datetime, priority: bool) -> datetime:
 def normalize_payload(payload: object) -> tuple[Json, PayloadForm]:
     """Return a payload as an event holds it, and its kind. Raises `MessageError` for bytes.
 
-    XML elements, and their texts, become XML text; dates and times become ISO text; both at any depth. Any other
-    single value becomes its text.
+    XML elements, and their texts, become XML text; dates and times become ISO text; both at any
+    depth. Any other single value becomes its text.
     """
     if payload is None:
         return None, "none"

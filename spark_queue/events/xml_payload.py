@@ -1,8 +1,8 @@
 """Read payloads and configs in XML, as hub-queue and MarkLogic write them.
 
-An object and a list are `json:object` and `json:array`, a map is `map:map` (each in its namespace of
-MarkLogic), a single value is text, and any other XML is itself. MarkLogic's documentation of
-`xdmp:to-json` and `map:map` has these forms.
+An object and a list are `json:object` and `json:array`, a map is `map:map`, each in a namespace of
+MarkLogic. A single value is text, and any other XML is itself. MarkLogic's documentation of
+`json:object` and `map:map` has these forms.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from xml.sax.saxutils import escape
 JSON_NS, MAP_NS = "http://marklogic.com/xdmp/json", "http://marklogic.com/xdmp/map"
 INSTANCE_NS = "http://www.w3.org/2001/XMLSchema-instance"
 
-_INTEGERS = frozenset(
-    "integer int long short byte nonNegativeInteger positiveInteger unsignedInt unsignedLong unsignedShort".split()
-)
+_INTEGERS = frozenset((
+    "integer", "int", "long", "short", "byte", "nonNegativeInteger", "positiveInteger", "unsignedInt", "unsignedLong",
+    "unsignedShort",
+))  # fmt: skip
 
 
 class XmlText(str):
@@ -28,7 +29,7 @@ class XmlText(str):
 def value_of(parent: Element) -> Any:
     """Return what an element contains: a dict, a list, `XmlText`, text, or `None` if it is empty.
 
-    Mixed content stays as it is. Raises `ValueError` for a number that is none.
+    Mixed content stays as it is. Raises `ValueError` for an invalid number.
     """
     if not len(parent):
         return (parent.text or "").strip() or None
@@ -43,8 +44,7 @@ def value_of(parent: Element) -> Any:
 
 def _converted(element: Element) -> Any:
     """Return the dict or the list of a map, an object or an array."""
-    ns, name = _name(element)
-    if name == "array":
+    if _name(element)[1] == "array":
         return [_item(one) for one in element]
     found: dict[str, Any] = {}
     for entry in element:

@@ -114,8 +114,8 @@ class Processor(Step):
     `delivery`: the delivery of the inputs. In any case, the outputs of a batch become visible all
     at once, or not at all. `tailers`, `appenders`: queues that the function reads and writes by
     itself, without that guarantee. Such a function runs on the driver. `consumer`, `every`,
-    `options`, `disable`: as in an exchange. But `consumer.parallel` is 1 by default, which keeps the order of
-    the messages.
+    `options`, `disable`: as in an exchange. But `consumer.parallel` is 1 by default, which keeps
+    the order of the messages.
     """
 
     __pydantic_config__ = ConfigDict(**DECLARATION_CONFIG, populate_by_name=True)

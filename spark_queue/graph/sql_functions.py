@@ -15,9 +15,13 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from spark_queue.errors import did_you_mean
 
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 #: Functions of Spark 4 whose value depends on the message, the time or chance alone.
-FUNCTIONS = frozenset(
-    """
+FUNCTIONS = _words("""
     array array_append array_compact array_contains array_distinct array_except array_insert array_intersect
     array_join array_max array_min array_position array_prepend array_remove array_repeat array_size array_union
     arrays_overlap arrays_zip flatten get sequence shuffle slice sort_array
@@ -73,16 +77,13 @@ FUNCTIONS = frozenset(
 
     is_valid_variant is_variant_null parse_json schema_of_variant to_variant_object try_parse_json try_variant_get
     variant_get
-    """.split()
-)
+""")
 
 #: Words that may stand before a parenthesis, and are no functions.
-_KEYWORDS = frozenset(
-    """
+_KEYWORDS = _words("""
     all and any as case character dec distinct else end escape from in interval is not numeric on or some then to
     varchar when
-    """.split()
-)
+""")
 
 #: Words that begin a query.
 _QUERY_WORDS = frozenset(("select", "table", "values", "with"))

@@ -121,6 +121,7 @@ class Step(Protocol):
         @property
         def disable(self) -> bool:
             """Whether it only starts by its name, and not with all others."""
+            return False
 
     else:
         disable = False

@@ -83,12 +83,12 @@ class ExchangeGraph:
     def drain(self, spark: SparkSession, *names: str, restarts: int | None = DRAIN_RESTARTS) -> None:
         """Process the due messages of these steps, or of all that are not disabled, to their end.
 
-        Messages made from them are processed, too. A step runs after those that write its messages; the steps of a cycle run side by side.
-        Messages that are due later stay in their queues, and a step without messages is not
-        started. A query that fails is restarted, at most `restarts` times in a row (`None`:
-        unlimited). Raises `GraphError` as `start` does, or if one of the steps is running. Raises
-        `QueueError` if one has ended before all was processed; the others have then processed their
-        messages.
+        Messages made from them are processed, too. A step runs after those that write its messages;
+        the steps of a cycle run side by side. Messages that are due later stay in their queues, and
+        a step without messages is not started. A query that fails is restarted, at most `restarts`
+        times in a row (`None`: unlimited). Raises `GraphError` as `start` does, or if one of the
+        steps is running. Raises `QueueError` if one has ended before all was processed; the others
+        have then processed their messages.
         """
         with self._lock:
             chosen = self._select(names or self._enabled())

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from spark_queue.errors import GraphError, MessageError, OptionError
 from spark_queue.events import EventSettings, Executor, Executors, declared_in, executors_in, heartbeats_in
 from spark_queue.events import execution as events_run
+from spark_queue.events.builtin import internal_executors
 from spark_queue.events.event import (
     BASE,
     HEARTBEAT_SOURCE,
@@ -29,7 +30,6 @@ from spark_queue.events.event import (
     status_uri,
 )
 from spark_queue.events.execution import TimeLimitExceeded, run_event, time_limit
-from spark_queue.events.builtin import internal_executors
 from spark_queue.events.heartbeats import find_heartbeats
 from spark_queue.messages.message import Message
 from spark_queue.messages.payload import decode, encode
@@ -449,8 +449,12 @@ def test_the_executor_of_hub_queues_readme(file):
     mended = README_EXECUTOR.replace("test-type</q:source>", "test-type</q:type>")
     with pytest.raises(GraphError) as refused:
         executors_in(file(mended))
-    assert "module: must be a Python module:function, not '/queue-modules/test-type-exec.xqy' in xquery" in str(refused.value)
-    assert "database: an executor in Python opens its databases itself: leave 'data-hub-STAGING' out" in str(refused.value)
+    assert "module: must be a Python module:function, not '/queue-modules/test-type-exec.xqy' in xquery" in str(
+        refused.value
+    )
+    assert "database: an executor in Python opens its databases itself: leave 'data-hub-STAGING' out" in str(
+        refused.value
+    )
     ours = mended.replace("/queue-modules/test-type-exec.xqy", "spark_queue.events.examples:nothing")
     ours = ours.replace("xquery<", "python<").replace("<q:database>data-hub-STAGING</q:database>", "")
     (one,) = executors_in(file(ours))
@@ -478,9 +482,15 @@ MAP_XML = """\
     xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance">
   <map:entry key="one"><map:value xsi:type="xs:string">x</map:value></map:entry>
   <map:entry key="two"><map:value><a>1</a></map:value></map:entry>
-  <map:entry key="many"><map:value xsi:type="xs:int">1</map:value><map:value xsi:type="xs:int">2</map:value></map:entry>
+  <map:entry key="many"><map:value xsi:type="xs:int">1</map:value>
+    <map:value xsi:type="xs:int">2</map:value></map:entry>
 </map:map>
 """
+
+
+def heartbeat(payload):
+    parts = f"<heartbeat-id>i</heartbeat-id><type>t</type><payload>{payload}</payload>"
+    return f"<heartbeat-config>{parts}</heartbeat-config>"
 
 
 @pytest.mark.parametrize(
@@ -500,16 +510,14 @@ MAP_XML = """\
 )
 def test_payloads_and_configs_in_xml(file, content, value, kind):
     executor = f"<executor><source>s</source><type>t</type><module>a:b</module><config>{content}</config></executor>"
-    beat = f"<heartbeat-config><heartbeat-id>i</heartbeat-id><type>t</type><payload>{content}</payload></heartbeat-config>"
-    declared = declared_in(file(f"<all>{executor}{beat}</all>"))
+    declared = declared_in(file(f"<all>{executor}{heartbeat(content)}</all>"))
     assert declared.executors[0].config == declared.heartbeats[0].payload == value
     assert normalize_payload(declared.heartbeats[0].payload) == (value, kind)
 
 
 def test_a_value_in_xml_that_does_not_fit_its_type_is_refused(file):
-    wrong = JSON_XML.replace("12345678901234567890", "many")
-    beat = f"<heartbeat-config><heartbeat-id>i</heartbeat-id><type>t</type><payload>{wrong}</payload></heartbeat-config>"
-    with pytest.raises(GraphError, match="heartbeat 1, payload: a value does not fit its type: .*'many'"):
+    beat = heartbeat(JSON_XML.replace("12345678901234567890", "many"))
+    with pytest.raises(GraphError, match=r"heartbeat 1, payload: a value does not fit its type: .*'many'"):
         heartbeats_in(file(beat))
 
 

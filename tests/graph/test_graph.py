@@ -357,18 +357,20 @@ def _aliases(line, last):
 
 #: Files that would take all memory, or more calls than Python allows.
 TOO_MUCH = {
-    "aliases that explode": (_aliases("[{0}, {0}, {0}]", 40), "more than 100,000 values, with those that its aliases"),
-    "merges that explode": ("m0: &m0 {k: v}\n" + "\n".join(f"m{n}: &m{n} {{<<: [*m{n - 1}, *m{n - 1}]}}" for n in range(1, 40)),
-                            "more than 100,000 values"),
+    "aliases that explode": (_aliases("[{0}, {0}, {0}]", 40), "more than 100,000 values, with those that"),
+    "merges that explode": (
+        "m0: &m0 {k: v}\n" + "\n".join(f"m{n}: &m{n} {{<<: [*m{n - 1}, *m{n - 1}]}}" for n in range(1, 40)),
+        "more than 100,000 values",
+    ),
     "a chain of aliases": (_aliases("[{0}]", 200), "nested more than 50 deep, by its aliases"),
-    "lists in lists": ("namespaces: " + "[" * 20_000 + "]" * 20_000, "line 1: lists and mappings are nested more than 50"),
-    "mappings in mappings": ("\n".join(" " * n + "k:" for n in range(2_000)), "line 50: lists and mappings are nested"),
-    "JSON in JSON": ('{"namespaces": ' + "[" * 20_000 + "]" * 20_000 + "}", "line 1: lists and mappings are nested"),
-    "a number of 5,000 digits": ("namespaces: {}\nmax_hops: " + "9" * 5_000, "line 2, max_hops: must be a whole number"),
+    "lists in lists": (f"namespaces: {'[' * 20_000}{']' * 20_000}", "line 1: lists and mappings are nested more"),
+    "mappings in mappings": ("\n".join(" " * n + "k:" for n in range(2_000)), "line 50: lists and mappings are"),
+    "JSON in JSON": (f'{{"namespaces": {"[" * 20_000}{"]" * 20_000}}}', "line 1: lists and mappings are nested"),
+    "a number of 5,000 digits": (f"namespaces: {{}}\nmax_hops: {'9' * 5_000}", "max_hops: must be a whole number"),
     "a number beyond all": ("namespaces: {}\nmax_hops: 1.0e400", "line 2, max_hops: must be a whole number"),
-    "half a character": ('namespaces: {a: "\\ud800"}', "line 1, namespace 'a': this text has a character that is not"),
-    "a NUL": ('namespaces: {a: "\\0"}', "line 1, namespace 'a': this text has a character that is not Unicode, or NUL"),
-}  # fmt: skip
+    "half a character": ('namespaces: {a: "\\ud800"}', "line 1, namespace 'a': this text has a character that is"),
+    "a NUL": ('namespaces: {a: "\\0"}', "line 1, namespace 'a': this text has a character that is not Unicode"),
+}
 
 
 @pytest.mark.parametrize("name", TOO_MUCH)
@@ -385,7 +387,9 @@ def test_a_duration_has_an_end():
 
 
 def test_what_keuss_server_names_otherwise():
-    graph = "namespaces: {a: 'sqlite:///q.db'}\nexchanges: {e: {src: q, dst: [w], disable: true}, f: {src: w, dst: []}}\n"
+    graph = (
+        "namespaces: {a: 'sqlite:///q.db'}\nexchanges: {e: {src: q, dst: [w], disable: true}, f: {src: w, dst: []}}\n"
+    )
     read = parse_graph(graph + "main: {max_hops: 7}", "g.yaml", {}.__getitem__)
     assert read.max_hops == 7
     assert {name: one.disable for name, one in read.exchanges.items()} == {"e": True, "f": False}

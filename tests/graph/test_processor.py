@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import networkx as nx
 import pytest
@@ -296,18 +297,24 @@ def test_the_example_of_conf(monkeypatch):
 
 def test_a_graph_that_was_never_started_tells_its_shape():
     """Its queues are bare texts, and its source has no name for its output."""
-    graph = Graph(
-        {"a": "sqlite:///q.db"},
-        processors={"s": Processor(out="raw"), "p": Processor(fn="os:getcwd", in_={"x": "raw"}, out=["b", "c"])},
-    )
+
+    def make(ns: str, raw: Any, *out: str) -> Graph:
+        declared: Any = {"s": Processor(out=raw), "p": Processor(fn="os:getcwd", in_={"x": raw}, out=[*out])}
+        return bare(ns, processors=declared)
+
+    def bare(ns: str, **steps: Any) -> Graph:
+        url: Any = {ns: "sqlite:///q.db"}
+        return Graph(url, **steps)
+
+    graph = make("a", "raw", "b", "c")
     assert graph.entries == {"s": Place("raw", "a")}
     assert set(graph.topology()) == {"a/raw", "a/b", "a/c", "s", "p"}
-    renamed = Graph(
-        {"z": "sqlite:///z.db"},
-        processors={"t": Processor(out="x"), "q": Processor(fn="os:getcwd", in_={"y": "x"}, out=["d", "e"])},
-    )
+    renamed = make("z", "x", "d", "e")
     assert isomorphic(graph, renamed) and isomorphic(check_graph(graph), renamed)
-    exchange = Graph({"a": "sqlite:///q.db"}, exchanges={"e": Exchange("q", ["b", Destination("q")])})
+    dst: Any = ["b", Destination("q")]
+    src: Any = "q"
+    exchange = bare("a", exchanges={"e": Exchange(src, dst)})
     assert list(map(str, exchange.queues())) == ["a/q", "a/b"] and exchange.cycles() == [["e"]]
+    src = "b/q"
     with pytest.raises(GraphError, match="unknown namespace 'b'"):
-        Graph({"a": "sqlite:///q.db"}, exchanges={"e": Exchange("b/q", [])}).topology()
+        bare("a", exchanges={"e": Exchange(src, [])}).topology()

@@ -238,7 +238,9 @@ def test_a_struct_tells_when_and_how_often(world):
 
 def test_a_moment_wins_over_a_delay_and_other_fields_are_ignored(world, caplog):
     selector = "named_struct('mature', payload:at::double, 'delay', 1000, 'tries', 2, 'delai', 1)"
-    graph = world.graph({"x": world.exchange("ns1/in", world.to("ns1/out", selector), world.to("ns1/copy", selector))})
+    graph = world.graph(
+        {"x": world.exchange("ns1/in", world.to("ns1/out", selector), world.to("ns1/copy", selector))}
+    )
     world.push("ns1/in", {"at": 1_000_000_000}, {})
     graph.drain(world.spark)
     assert world.payloads("ns1/out.dead") == []
@@ -246,7 +248,10 @@ def test_a_moment_wins_over_a_delay_and_other_fields_are_ignored(world, caplog):
     assert with_moment.payload == {"at": 1_000_000_000} and with_moment.mature.timestamp() == 1_000_000_000
     assert without.mature.timestamp() > time.time() + 500
     assert [one.tries for one in world.messages("ns1/out")] == [2, 2]
-    assert "exchange 'x', destination 1: its selector has the field 'delai', which is ignored; did you mean" in caplog.text
+    assert (
+        "exchange 'x', destination 1: its selector has the field 'delai', which is ignored; did you mean"
+        in caplog.text
+    )
     assert "exchange 'x', destination 2: " in caplog.text
 
 
@@ -287,7 +292,8 @@ def test_the_state_holds_json(world):
         "state:all.items[1].sku = 'b'", "state:made.list[1]::int = 2", "state:made.deep.k::boolean",
         "state:text = 'a.b' and state['text'] = 'a.b'", "state:n::double = 1.5", "state:nothing is null",
         "state:text.x is null", "state['made'] = '{\"list\":[1,2],\"deep\":{\"k\":true}}'",
-        lambda env: env.state_field("made", "list[0]", "int") == 1, lambda env: env.state_field("n", kind="double") == 1.5,
+        lambda env: env.state_field("made", "list[0]", "int") == 1,
+        lambda env: env.state_field("n", kind="double") == 1.5,
     ]  # fmt: skip
     dst = [first, *(world.to(f"ns1/{number}", check) for number, check in enumerate(checks))]
     world.push("ns1/in", {"order": {"items": [{"sku": "a"}, {"sku": "b"}]}})
@@ -297,7 +303,10 @@ def test_the_state_holds_json(world):
 
 def test_a_step_that_is_disabled_starts_by_its_name_only(world):
     graph = world.graph(
-        {"on": world.exchange("ns1/in", world.to("ns1/mid")), "off": world.exchange("ns1/mid", world.to("ns1/end"), disable=True)}
+        {
+            "on": world.exchange("ns1/in", world.to("ns1/mid")),
+            "off": world.exchange("ns1/mid", world.to("ns1/end"), disable=True),
+        }
     )
     world.push("ns1/in", 1)
     graph.drain(world.spark)
@@ -329,11 +338,14 @@ def test_translated_selectors_say_what_those_of_keuss_server_say(world):
     program = (
         "const [selectors, samples] = JSON.parse(require('fs').readFileSync(0));"
         "const call = (text, [payload, hdrs, tries]) => {"
-        "  try { return eval(text)({ msg: { payload, hdrs, tries }, state: {} }) || false; } catch (e) { return false; } };"
+        "  const env = { msg: { payload, hdrs, tries }, state: {} };"
+        "  try { return eval(text)(env) || false; } catch (e) { return false; } };"
         "console.log(JSON.stringify(selectors.map((one) => samples.map((sample) => call(one, sample)))))"
     )
     sent = json.dumps([js, SAMPLES])
-    said = json.loads(subprocess.run(["node", "-e", program], input=sent, capture_output=True, text=True, check=True).stdout)
+    said = json.loads(
+        subprocess.run(["node", "-e", program], input=sent, capture_output=True, text=True, check=True).stdout
+    )
     for text in sql:
         assert sql_mistake(text) == ""
     dst = [world.to(f"ns1/{number}", text) for number, text in enumerate(sql)]

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 from chispa import assert_df_equality
 
-from spark_queue import Queue, SchemaError, history
+from spark_queue import Queue, SchemaError
+from spark_queue import history as read_history
 from spark_queue.stores.types import Condition
 from tests.spark.drive import found, save, snapshot
 from tests.spark_session import SPARK
@@ -194,11 +195,15 @@ def test_what_a_stream_settles_is_the_same_history_for_spark_and_python(q_any, t
     settled = decided.writeStream.format("queue").options(url=q.url, queue=q.name, operation="settle", consumer="etl")
     settled = settled.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True)
     settled.start().awaitTermination()
-    past = history(q.url, q.name)
+    past = read_history(q.url, q.name)
     assert sorted((one.payload["n"], one.outcome, one.consumer, one.error) for one in past) == [
         (n, "dead" if n == 4 else "commit", "etl", "no such flight" if n == 4 else None) for n in range(6)
     ]
-    rows = q.read(view="history").selectExpr("id", "payload", "unix_millis(processed)", "outcome", "consumer", "tries").collect()
+    rows = (
+        q.read(view="history")
+        .selectExpr("id", "payload", "unix_millis(processed)", "outcome", "consumer", "tries")
+        .collect()
+    )
     assert sorted(tuple(row) for row in rows) == sorted(
         (one.id, json.dumps(one.payload, separators=(",", ":")), round(one.processed.timestamp() * 1000),
          one.outcome, one.consumer, one.tries)
