@@ -39,7 +39,7 @@ _NOT_TEXT = re.compile("[\0\ud800-\udfff]")
 
 #: How deep lists and mappings of a file may be nested, and how many values it may have. An alias
 #: counts as all that it stands for.
-MAX_DEPTH, MAX_VALUES = 50, 100_000
+MAX_FILE_DEPTH, MAX_FILE_VALUES = 50, 100_000
 
 
 class _Loader(yaml.SafeLoader):
@@ -53,7 +53,7 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         """Return the next node. Raises `ComposerError` if it is nested too deep."""
         self.depth += 1
-        if self.depth > MAX_DEPTH:
+        if self.depth > MAX_FILE_DEPTH:
             raise yaml.composer.ComposerError(None, None, _TOO_DEEP, self.peek_event().start_mark)  # type: ignore[no-untyped-call]
         made = super().compose_node(parent, index)
         self.depth -= 1
@@ -153,7 +153,7 @@ def parse_declarations(
 
 #: The mistakes that end the reading of a file.
 _RECURSIVE_ANCHOR, _KEY_NOT_TEXT = "this anchor contains itself", "a key must be text, not a list or a mapping"
-_TOO_DEEP = f"lists and mappings are nested more than {MAX_DEPTH} deep"
+_TOO_DEEP = f"lists and mappings are nested more than {MAX_FILE_DEPTH} deep"
 
 
 def _too_much(root: yaml.Node) -> Mistake | None:
@@ -173,9 +173,11 @@ def _too_much(root: yaml.Node) -> Mistake | None:
         return measured[id(node)]
 
     values, depth = measure(root)
-    if values > MAX_VALUES:
-        return Mistake((), f"the file has more than {MAX_VALUES:,} values, with those that its aliases stand for")
-    return Mistake((), f"{_TOO_DEEP}, by its aliases") if depth > MAX_DEPTH else None
+    if values > MAX_FILE_VALUES:
+        return Mistake(
+            (), f"the file has more than {MAX_FILE_VALUES:,} values, with those that its aliases stand for"
+        )
+    return Mistake((), f"{_TOO_DEEP}, by its aliases") if depth > MAX_FILE_DEPTH else None
 
 
 def _find_mistakes(

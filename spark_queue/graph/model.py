@@ -30,7 +30,7 @@ checks a graph, with the rules of each step (`step.py`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from operator import eq
 from typing import Annotated, Any, ClassVar, get_args, get_type_hints
@@ -99,17 +99,14 @@ class Graph:
     provenance: bool = True
     origin: ClassVar[SourceLocation] = SourceLocation()  # set on the instance; not a key of a file
     is_checked: ClassVar[bool] = False  # as `origin`
+    check: ClassVar[Callable[[Graph], Graph]]  # `check_graph`; its module, which needs this one, sets it
 
     def checked(self) -> Graph:
         """Return the graph with its defaults filled in; it may be declared with bare texts.
 
         Raises `GraphError` with all its mistakes.
         """
-        if self.is_checked:
-            return self
-        from spark_queue.graph.validation import check_graph  # which imports this module
-
-        return check_graph(self)
+        return self if self.is_checked else Graph.check(self)
 
     @property
     def all_steps(self) -> dict[str, Step]:

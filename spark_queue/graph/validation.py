@@ -36,6 +36,9 @@ def check_graph(graph: Graph) -> Graph:
     return build_graph(graph, graph.origin, [], type(graph))
 
 
+Graph.check = staticmethod(check_graph)
+
+
 def with_step(graph: Graph, name: str, step: Step) -> Graph:
     """Return the graph with one more step. Raises `GraphError` with all its mistakes."""
     return _replace_steps(graph, step.section, {**getattr(graph, step.section), name: step})
