@@ -13,8 +13,9 @@ import uvicorn
 
 from spark_queue.errors import OptionError
 from spark_queue.rest.app import create_app
+from spark_queue.rest.guard.address import check_address
 from spark_queue.rest.guard.protocol import GuardedProtocol, raise_limit_of_files
-from spark_queue.rest.settings import Settings, check_address
+from spark_queue.rest.settings import Settings
 
 #: How long running requests may take at a shutdown (s); those that wait for messages end at once.
 SHUTDOWN_GRACE = 10

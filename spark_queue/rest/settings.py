@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 from spark_queue.errors import OptionError, did_you_mean
 from spark_queue.events.config import Declarations
@@ -13,7 +11,7 @@ from spark_queue.events.executors import Executors
 from spark_queue.graph.model import Graph, Place
 from spark_queue.graph.validation import check_graph
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.rest.guard.credentials import TOKEN_VARIABLE, USER_VARIABLE, Credentials
+from spark_queue.rest.guard.credentials import Credentials
 from spark_queue.stores import resolve_options
 
 #: The environment variable with NAME=URL of stores, separated by blanks.
@@ -76,24 +74,3 @@ class Settings:
             hint = did_you_mean(ns, self.options)
             raise OptionError(f"--events {self.events!r}: there is no namespace {ns!r}{hint}", option="events")
         return Place(queue, ns)
-
-
-def check_address(host: str, credentials: Credentials) -> None:
-    """Raise `OptionError` if other machines could call without credentials."""
-    if not credentials and not is_loopback(host):
-        raise OptionError(
-            f"--host {host} lets other machines call without credentials: give --token-file or --users-file "
-            f"(or ${TOKEN_VARIABLE} or ${USER_VARIABLE}), or serve on 127.0.0.1",
-            option="host",
-        )
-
-
-@lru_cache(maxsize=64)
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach an address of that name."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False

@@ -11,8 +11,9 @@ from fastapi.routing import APIRoute
 from spark_queue.errors import OptionError
 from spark_queue.graph.model import Graph, Namespace
 from spark_queue.rest.app import ROUTERS, create_app
+from spark_queue.rest.guard.address import check_address
 from spark_queue.rest.guard.credentials import CallerRole, Credentials, role_of
-from spark_queue.rest.settings import Settings, check_address
+from spark_queue.rest.settings import Settings
 from tests.rest.in_process import calling
 from tests.serving import serving
 

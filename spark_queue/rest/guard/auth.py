@@ -18,8 +18,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from spark_queue.rest.errors import problem_response
+from spark_queue.rest.guard.address import is_loopback
 from spark_queue.rest.guard.credentials import CallerRole, Credentials, role_of
-from spark_queue.rest.settings import is_loopback
 
 #: Paths that answer without credentials. They reveal nothing but a status.
 OPEN_PATHS = frozenset({"/health", "/ready"})
