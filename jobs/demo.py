@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import reduce
 from operator import or_
 from pathlib import Path
@@ -26,7 +27,6 @@ import _job as job
 import exchange
 import push
 from _flights import ALL, Proof, proven, unpack
-from _processes import readers
 
 from spark_queue.admin import graph_sizes
 from spark_queue.errors import QueueError, UsageError
@@ -205,29 +205,34 @@ def kill_reader(running: ExchangeGraph, graph: Graph, rows: int, ended: Callable
     `ended`: whether the run has ended.
     """
     from spark_queue.spark.read.batch_size import FIRST_ROWS
+    from spark_queue.stores.services.owner import consumers
 
-    pids = wait_for(watch, readers)  # the others wait for VICTIM
-    if not pids:
-        return
     victim = graph.exchanges[VICTIM]
     first_batch = FOLDER / "checkpoints" / VICTIM / "offsets" / "0"
     with open_store(graph.namespaces[victim.src.ns].url) as store:
 
-        def progress_at_work() -> str:
-            done, sizes = running.status()[VICTIM].traffic.received, store.sizes(victim.src.queue)
+        def find_target() -> tuple[int, str] | None:
+            """Return the process to kill, and how far it is."""
+            sizes = store.sizes(victim.src.queue)
+            done = rows - sizes.total
             # Few flights are a single batch.
-            ready = (done or rows <= FIRST_ROWS) and first_batch.exists() and sizes.reserved
-            return f"{done:,} of {rows:,} flights have passed, {sizes.reserved:,} are reserved" if ready else ""
+            if not ((done or rows <= FIRST_ROWS) and first_batch.exists() and sizes.reserved):
+                return None
+            for _, consumer, owner in consumers(store, victim.src.queue):
+                if owner is not None and consumer.partition("/")[0] == VICTIM:
+                    return owner.pid, f"{done:,} of {rows:,} flights have passed, {sizes.reserved:,} are reserved"
+            return None
 
-        progress = wait_for(watch, lambda: progress_at_work() or ended())
-    pid = min(pids)
-    if not isinstance(progress, str) or pid not in readers():
+        target = wait_for(watch, lambda: find_target() or ended())
+    if not isinstance(target, tuple):
         return
+    pid, progress = target
     watch.print_result(f"   Now one process is killed, to show that nothing is lost: {progress}")
     watch.print_result(
         f"   kill -9 {pid}  (the Python process that reserves and commits the messages of exchange {VICTIM})"
     )
-    os.kill(pid, signal.SIGKILL)
+    with suppress(ProcessLookupError):  # it has just ended by itself
+        os.kill(pid, signal.SIGKILL)
     killed = time.monotonic()
     if wait_for(watch, lambda: ended() or ((one := running.status()[VICTIM]).restarts and one.state == "running")):
         watch.print_result(f"   The query failed, and runs again from its checkpoint {since(killed)} after the kill")

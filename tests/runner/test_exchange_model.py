@@ -444,6 +444,8 @@ class Model:
         told = {name: of_some(lambda v, n=name: v if n == "tries" else v * 1000, one) for name, one in said.items()}
         if any(one is not None and not 0 <= one <= most[name] for name, one in told.items()):
             raise FailsError
+        if told.get("mature") is not None:
+            told["delay"] = None
         return told
 
     def _changed(self, changes, view):
