@@ -89,7 +89,7 @@ _KEYWORDS = _words("""
 _QUERY_WORDS = frozenset(("select", "table", "values", "with"))
 
 _WORD = re.compile(r"\w+")
-_JAVASCRIPT = re.compile(r"\s*(async\b|function\b|\(?[\w\s,]*\)?\s*=>)")
+_JAVASCRIPT = re.compile(r"\s*+(async\b|function\b|\(?[\w\s,]*+\)?\s*+=>)")  # linear: it gives nothing back
 _RAW_STRING = re.compile(r"""\b[rR]['"]""")
 
 

@@ -19,7 +19,7 @@ from spark_queue.rest.errors import NotFound
 from spark_queue.rest.routes import describe_json, router, viewable
 from spark_queue.rest.service import Service, ServiceDependency
 from spark_queue.runner.traffic import load_traffic
-from spark_queue.stores.services.owner import consumers
+from spark_queue.stores.services.owner import live_owner
 
 routes = router("exchanges", strict=False)
 
@@ -55,12 +55,8 @@ def _describe_all(service: Service) -> dict[str, dict[str, Any]]:
         traffic = load_traffic(store.url)
         for name, step in steps.items():
             if step.src and step.src.ns == ns:
-                owners = [
-                    str(one)
-                    for _, consumer, one in consumers(store, step.src.queue)
-                    if one and consumer.split("/")[0] == name
-                ]
-                found[name] |= {"running": bool(owners), "owner": owners[0] if owners else None}
+                owner = live_owner(store, step.src.queue, name)
+                found[name] |= {"running": owner is not None, "owner": str(owner) if owner else None}
                 found[name]["stats"] = vars(traffic[name]) if name in traffic else None
     return found
 

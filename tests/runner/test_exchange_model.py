@@ -416,15 +416,15 @@ class Model:
         made = []
         for number, to in enumerate(self.to):
             try:
-                told = self._told(to, view)
-                if told is None:
+                values = self._values_of(to, view)
+                if values is None:
                     continue
                 view = self._changed(to.changes, view)
             except FailsError:
                 self.counts[f"failed_{number}"] += 1
                 continue
             self.counts[f"pushed_{number}"] += 1
-            made.append(copy_of(view, str(to.place), **told))
+            made.append(copy_of(view, str(to.place), **values))
         if not made:
             self.counts["no_route"] += 1
             made = [self._lost(view, "__no_route__")]
@@ -433,7 +433,7 @@ class Model:
     def _lost(self, view, queue):
         return copy_of(replace(view, headers=view.headers | {NAME: self.name}), f"here/{queue}")
 
-    def _told(self, to, view):
+    def _values_of(self, to, view):
         """What the selector tells of a message that goes there; `None` where it does not."""
         if to.selector is None:
             return {}
@@ -441,12 +441,12 @@ class Model:
         if not isinstance(said, dict):
             return {} if said else None
         most = {"delay": LATEST // 2, "mature": LATEST, "tries": 2**31 - 1}
-        told = {name: of_some(lambda v, n=name: v if n == "tries" else v * 1000, one) for name, one in said.items()}
-        if any(one is not None and not 0 <= one <= most[name] for name, one in told.items()):
+        values = {name: of_some(lambda v, n=name: v if n == "tries" else v * 1000, one) for name, one in said.items()}
+        if any(one is not None and not 0 <= one <= most[name] for name, one in values.items()):
             raise FailsError
-        if told.get("mature") is not None:
-            told["delay"] = None
-        return told
+        if values.get("mature") is not None:
+            values["delay"] = None
+        return values
 
     def _changed(self, changes, view):
         """The message with all that a destination changes, or nothing of it."""
@@ -466,8 +466,8 @@ class Model:
         return replace(view, payload=parsed, headers=entries("headers"), state=entries("state"))
 
 
-def copy_of(view, place, **told):
-    return Copy(place, dump(view.payload), tuple(sorted(view.headers.items())), **told)
+def copy_of(view, place, **values):
+    return Copy(place, dump(view.payload), tuple(sorted(view.headers.items())), **values)
 
 
 def observed(spark, exchange, name, max_hops, rows):
@@ -484,8 +484,8 @@ def observed(spark, exchange, name, max_hops, rows):
         F.concat_ws("/", "ns", "queue"), "payload", "headers", F.col("delay") * 1000, "tries", F.unix_millis("mature")
     ).collect()
     made = [
-        Copy(place, dump(json.loads(payload)), tuple(sorted(headers.items())), *told)
-        for place, payload, headers, *told in found
+        Copy(place, dump(json.loads(payload)), tuple(sorted(headers.items())), *values)
+        for place, payload, headers, *values in found
     ]
     return made, counts.get
 

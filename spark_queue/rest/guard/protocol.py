@@ -28,7 +28,8 @@ HEAD_TIMEOUT = 10.0
 #: bytes is closed.
 DISCARD_TIMEOUT, MAX_DISCARDED = 5.0, 32 << 20
 
-#: Files that the process needs beside connections of callers: of each store, and all others.
+#: Files that the process needs beside connections of callers: of each store, which has a connection
+#: for each thread of the service at most, and all others.
 FILES_PER_STORE, OTHER_FILES = 300, 100
 
 #: Fewest and most connections of callers.

@@ -747,6 +747,7 @@ class RedisStore(SignallingStore):
     def _sizes(self, queue: str, limit: int | None) -> Sizes:
         # Redis counts records at once, but has to look at each bucket and lease.
         most = 0 if limit is None else min(limit, MAX_COUNTED)
+        # A reply ends before its first nil, which is `first` in an empty queue.
         now, ready, scheduled, reserved, *more, more_leases, first = (*self._run("sizes", queue, most), None)[:9]
         capped = {state for state, is_more in zip(("ready", "scheduled", "reserved"), more, strict=True) if is_more}
         if more_leases:  # those that are not counted hold some of the others

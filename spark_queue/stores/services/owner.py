@@ -174,6 +174,14 @@ def consumers(store: Store, queue: str | None = None) -> Iterator[tuple[str, str
             yield unquote(name), consumer[0], ConsumerState.from_note(note).alive_owner(now)
 
 
+def live_owner(store: Store, queue: str, name: str) -> Owner | None:
+    """Return the process that runs a query of this name, by the notes; `None` if none lives."""
+    for _, consumer, owner in consumers(store, queue):
+        if owner is not None and consumer.partition("/")[0] == name:
+            return owner
+    return None
+
+
 def started_batches(store: Store, queue: str, name: str) -> list[str]:
     """Return the tags `NAME/EPOCH/SEQ.BY` of the last batches of queries of this name.
 
