@@ -319,8 +319,6 @@ def test_a_step_that_is_disabled_starts_by_its_name_only(world):
 
 # --- selectors of keuss-server, as docs/exchanges.md translates them ------------------------------
 
-TRANSLATED = rows(Path(__file__).parents[2] / "docs" / "exchanges.md", "| keuss-server | here |")
-
 #: Payload, headers and tries of messages; some have no field that a selector reads.
 SAMPLES: list[tuple[dict, dict, int]] = [
     ({}, {}, 0),
@@ -333,7 +331,8 @@ SAMPLES: list[tuple[dict, dict, int]] = [
 
 
 def test_translated_selectors_say_what_those_of_keuss_server_say(world):
-    js, sql = zip(*((one.strip("`") for one in row) for row in TRANSLATED), strict=True)
+    translated = rows(Path(__file__).parents[2] / "docs" / "exchanges.md", "| keuss-server | here |")
+    js, sql = zip(*((one.strip("`") for one in row) for row in translated), strict=True)
     assert len(sql) >= 10
     program = (
         "const [selectors, samples] = JSON.parse(require('fs').readFileSync(0));"
