@@ -205,7 +205,7 @@ def kill_reader(running: ExchangeGraph, graph: Graph, rows: int, ended: Callable
     `ended`: whether the run has ended.
     """
     from spark_queue.spark.read.batch_size import FIRST_ROWS
-    from spark_queue.stores.services.owner import live_owner
+    from spark_queue.stores.services.owner import live_consumer
 
     victim = graph.exchanges[VICTIM]
     first_batch = FOLDER / "checkpoints" / VICTIM / "offsets" / "0"
@@ -218,9 +218,9 @@ def kill_reader(running: ExchangeGraph, graph: Graph, rows: int, ended: Callable
             # Few flights are a single batch.
             if not ((done or rows <= FIRST_ROWS) and first_batch.exists() and sizes.reserved):
                 return None
-            if (owner := live_owner(store, victim.src.queue, VICTIM)) is None:
+            if (reader := live_consumer(store, victim.src.queue, VICTIM)) is None:
                 return None
-            return owner.pid, f"{done:,} of {rows:,} flights have passed, {sizes.reserved:,} are reserved"
+            return reader[1].pid, f"{done:,} of {rows:,} flights have passed, {sizes.reserved:,} are reserved"
 
         target = wait_for(watch, lambda: find_target() or ended())
     if not isinstance(target, tuple):

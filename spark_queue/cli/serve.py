@@ -29,6 +29,16 @@ def serve(
             "--url", "NAME=URL", "Serve this store as namespace NAME; repeatable.", envvar="SPARK_QUEUE_REST_URLS"
         ),
     ] = None,
+    run: Annotated[bool, flag("--run", help="Run the exchanges in Spark, and those that callers create.")] = False,
+    checkpoint_root: Annotated[
+        str | None,
+        option(
+            "--checkpoint-root",
+            "PATH",
+            "With --run: the folder of the checkpoints, which all servers of the graph "
+            "share (default: checkpoints/ and the name of FILE).",
+        ),
+    ] = None,
     events: Annotated[
         str | None, option("--events", "NAME/QUEUE", "Serve the events of this queue, in the form of hub-queue.")
     ] = None,
@@ -73,13 +83,15 @@ def serve(
     try:
         from spark_queue.events.config import declared_in
         from spark_queue.rest import Credentials, Limits, Settings
-        from spark_queue.rest.server import serve as run
+        from spark_queue.rest.server import serve as serve_until_stopped
     except ModuleNotFoundError as missing:
         raise UsageError(f"{missing}; install it with: pip install 'spark-queue[rest]'") from None
     try:
         declarations = declared_in(*declared or ())
     except OSError as error:
         raise unreadable_file(error) from None
+    if checkpoint_root is not None and not run:
+        raise OptionError("--checkpoint-root is for --run: add --run, or leave it out", option="checkpoint-root")
     if any(mask(one) != one and one in word for one in map(url_of, url or ()) for word in sys.argv):
         echo_err(
             "warning: other users of this machine can see the password in --url (ps shows it): use the environment "
@@ -90,10 +102,26 @@ def serve(
         credentials=Credentials.read(os.environ, token_file, users_file),
         events=events,
         declared=declarations,
+        checkpoint_root=(checkpoint_root or str(Path("checkpoints", graph.stem if graph else "serve")))
+        if run
+        else None,
         open_metrics=open_metrics,
         limits=Limits(max_body, max_batch, round(max_wait * 1000)),
     )
-    run(settings, host, port, certificate=tls_cert, key=tls_key, on_started=lambda at: echo_err(f"serving at {at}"))
+    if run:
+        start_spark()
+    serve_until_stopped(
+        settings, host, port, certificate=tls_cert, key=tls_key, on_started=lambda at: echo_err(f"serving at {at}")
+    )
+
+
+def start_spark() -> None:
+    """Create the Spark session of the server. Raises `UsageError` if pyspark is not installed."""
+    try:
+        from spark_queue.spark import session
+    except ModuleNotFoundError as missing:
+        raise UsageError(f"--run: {missing}; install it with: pip install 'spark-queue[spark]'") from None
+    session(**{"spark.ui.enabled": False})
 
 
 def url_of(text: str) -> str:

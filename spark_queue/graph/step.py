@@ -157,6 +157,11 @@ class Step(Protocol):
         """Return its queues that are neither inputs nor outputs."""
         return []
 
+    @property
+    def home(self) -> Place:
+        """A queue of the namespace that keeps its notes and its statistics."""
+        return self.src or self.other_queues()[0]
+
     # --- how it is read from a file and checked ---------------------------------------------------
 
     @classmethod

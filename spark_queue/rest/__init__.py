@@ -2,7 +2,7 @@
 
     /v1/queues/NS/QUEUE/messages …       queues, our own form: v1/
     /q  /q/NS/QUEUE …                    queues, in the form of keuss-server: keuss/
-    /x  /x/NAME                          exchanges of a graph: exchanges.py
+    /x  /x/NAME                          exchanges, in the form of keuss-server: keuss/
     /metrics                             for Prometheus: metrics.py
     /v1/resources/hub-queue[-heartbeat]  events, in the form of hub-queue: hub_queue.py
     /health  /ready                      for load balancers, without credentials: health.py

@@ -13,9 +13,10 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
 from spark_queue import __version__
-from spark_queue.rest import exchanges, health, hub_queue
+from spark_queue.rest import health, hub_queue
 from spark_queue.rest.errors import PROBLEM_SCHEMA, add_error_handlers
 from spark_queue.rest.guard.auth import OPEN_PATHS, AuthMiddleware
+from spark_queue.rest.keuss import exchanges
 from spark_queue.rest.keuss import messages as keuss_messages
 from spark_queue.rest.keuss import queues as keuss_queues
 from spark_queue.rest.metrics import TimingMiddleware
@@ -47,6 +48,7 @@ def create_app(settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        service.start()
         yield
         service.close()
 

@@ -19,6 +19,7 @@ from starlette.routing import BaseRoute, Route
 from spark_queue.errors import (
     CheckpointError,
     FencedError,
+    GraphError,
     MessageError,
     QueueError,
     StoreError,
@@ -73,6 +74,10 @@ class Overloaded(QueueError):
     """The server has no memory left for this body."""
 
 
+class Conflict(UsageError):
+    """The thing exists already, or this server cannot change it."""
+
+
 class BodyStalled(UsageError):
     """The body of the request did not come in time."""
 
@@ -86,6 +91,7 @@ STATUS_CODES: dict[type[Exception], int] = {
     NotAllowed: 403,
     NotFound: 404,
     BodyStalled: 408,
+    Conflict: 409,
     TooLarge: 413,
     UnsupportedMediaType: 415,
     Cancelled: 410,
@@ -132,7 +138,11 @@ def add_error_handlers(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
     @app.exception_handler(QueueError)
     async def handle_queue_error(_: Request, error: QueueError) -> Response:
         status = next(status for kind, status in STATUS_CODES.items() if isinstance(error, kind))
-        more = {"rows": _first_rows(error.rows)} if isinstance(error, MessageError) and error.rows else {}
+        more: dict[str, Any] = {}
+        if isinstance(error, MessageError) and error.rows:
+            more["rows"] = _first_rows(error.rows)
+        if isinstance(error, GraphError):
+            more["details"] = [{"message": text[:MAX_DETAIL]} for text in error.mistakes]
         return problem_response(status, type(error).__name__, str(error), **more)
 
     @app.exception_handler(RequestValidationError)
@@ -186,6 +196,7 @@ ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
         404: "The request names something that does not exist.",
         405: "The resource does not support this method.",
         408: "The body did not come in time.",
+        409: "Another consumer holds it, it exists already, or this server runs no exchanges.",
         413: "The body is too large.",
         415: "The type of the body, or of the answer, is not supported.",
         431: "The head of the request is too large.",
@@ -206,6 +217,11 @@ PROBLEM_SCHEMA = {
         "rows": {
             "type": "object",
             "description": "In a batch: the rule that each invalid message breaks, by its position from 0.",
+        },
+        "details": {
+            "type": "array",
+            "items": {"type": "object"},
+            "description": "For a declaration: its mistakes, each with its `message`.",
         },
     },
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from fastapi import Depends, Request
 
@@ -14,16 +14,20 @@ from spark_queue.events.queue import Events
 from spark_queue.rest.bodies import Bodies
 from spark_queue.rest.bound_queue import BoundQueue, TakenBatches
 from spark_queue.rest.coalesce import Coalescer
-from spark_queue.rest.errors import NotFound
+from spark_queue.rest.errors import Conflict, NotFound
 from spark_queue.rest.handles import Handles
 from spark_queue.rest.metrics import ServerMetrics
 from spark_queue.rest.readiness import Readiness
 from spark_queue.rest.routes import NamespaceName, QueueName
 from spark_queue.rest.settings import Settings
 from spark_queue.rest.waiters import Waiter, WaitList
+from spark_queue.runner.declared import DeclaredExchanges
 from spark_queue.stores import open_store
 from spark_queue.stores.base import Store
 from spark_queue.stores.named import NamedStores
+
+if TYPE_CHECKING:
+    from spark_queue.runner.shared_graph import SharedGraph
 
 T = TypeVar("T")
 
@@ -51,6 +55,8 @@ class Service:
         self.readiness = Readiness(self.stores)
         self.bodies = Bodies(settings.limits.body)
         self.handles = Handles()
+        self.declared = DeclaredExchanges(settings.graph, self.stores)
+        self._shared_graph = self._make_shared_graph()
         self.events: Events | None = None
         if (place := settings.place_of_events()) is not None:
             url, declared = settings.options[place.ns].url, settings.declared
@@ -60,6 +66,28 @@ class Service:
         self.executor_threads = ThreadPoolExecutor(EXECUTOR_THREADS, "rest executes")
         self._pushes = Coalescer(self._push_all, MAX_PUSHED)
         self._waiting_threads = ThreadPoolExecutor(WAITING_THREADS, "rest waits")
+
+    def _make_shared_graph(self) -> SharedGraph | None:
+        if self.settings.checkpoint_root is None:
+            return None
+        from spark_queue.runner.shared_graph import SharedGraph  # it needs Spark
+        from spark_queue.spark import session
+
+        return SharedGraph(self.declared, self.stores, self.settings.checkpoint_root, session)
+
+    def start(self) -> None:
+        """Begin to run the graph, if this server does."""
+        if self._shared_graph is not None:
+            self._shared_graph.start()
+
+    def shared_graph(self) -> SharedGraph:
+        """Return the graph that this server runs. Raises `Conflict` if it runs none."""
+        if self._shared_graph is None:
+            raise Conflict(
+                "this server runs no exchanges: start it with spark-queue serve --run, or declare them in a graph "
+                "file, which spark-queue serve --graph FILE --run or jobs/exchange.py runs"
+            )
+        return self._shared_graph
 
     def get_store(self, ns: str) -> Store:
         """Return the store of a namespace. Raises `NotFound` for an unknown one."""
@@ -143,6 +171,8 @@ class Service:
     def close(self) -> None:
         """End all threads and close the stores."""
         self.wait_list.shut_down()
+        if self._shared_graph is not None:
+            self._shared_graph.close()
         self._waiting_threads.shutdown(cancel_futures=True)
         self.readiness.close()
         self.bodies.close()

@@ -32,9 +32,11 @@ class Settings:
     """The settings of a server. It serves the namespaces and exchanges of a graph.
 
     `events` names a queue of events to serve too (`ns/queue`); `declared` has its executors and
-    heartbeats. With `open_metrics`, `/metrics` needs no credentials. The options of a namespace
-    apply as in exchanges that read there: `reserveTimeout`, `maxTries`, `deadLetterQueue`,
-    `history`. Raises `OptionError` or `GraphError` for invalid settings; connects to nothing.
+    heartbeats. With `checkpoint_root`, a folder that all servers of the graph share, it also runs
+    the graph in a Spark session. With `open_metrics`, `/metrics` needs no credentials. The options
+    of a namespace apply as in exchanges that read there: `reserveTimeout`, `maxTries`,
+    `deadLetterQueue`, `history`. Raises `OptionError` or `GraphError` for invalid settings;
+    connects to nothing.
     """
 
     graph: Graph
@@ -42,6 +44,7 @@ class Settings:
     open_metrics: bool = False
     limits: Limits = Limits()
     events: str | None = None
+    checkpoint_root: str | None = None
     declared: Declarations = field(default_factory=Declarations)
     options: Mapping[str, QueueOptions] = field(init=False, repr=False)
 

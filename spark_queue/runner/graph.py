@@ -14,11 +14,12 @@ from pyspark.sql import SparkSession
 
 from spark_queue.client import Queue
 from spark_queue.errors import GraphError, QueueError, did_you_mean
-from spark_queue.graph.file_mistakes import graph_error
+from spark_queue.graph.file_mistakes import Mistake, graph_error
 from spark_queue.graph.loader import FileName, Secrets, load_graph
 from spark_queue.graph.model import DRAIN_RESTARTS, Graph, Place, section_nouns
 from spark_queue.graph.model import isomorphic as isomorphic
 from spark_queue.graph.order import StepOrder
+from spark_queue.graph.parts import SourceLocation
 from spark_queue.graph.step import Step
 from spark_queue.graph.validation import check_graph, unknown_step, with_step, without_step
 from spark_queue.messages.message import Message
@@ -51,6 +52,7 @@ class ExchangeGraph:
         self._root = checkpoint_root.rstrip("/")
         self._initial_backoff, self._max_backoff = initial_backoff, max_backoff
         self._running = {name: RunningStep(name, one) for name, one in self.graph.steps.items()}
+        self._folders = {name: name for name in self._running}
         self._lock = threading.RLock()
 
     @classmethod
@@ -139,10 +141,20 @@ class ExchangeGraph:
         end = None if timeout is None else time.monotonic() + timeout
         return all(one.join(None if end is None else max(0.0, end - time.monotonic())) for one in running)
 
-    def add(self, name: str, step: Step) -> None:
+    def check(self, spark: SparkSession, name: str, step: Step) -> None:
+        """Check a step that is not in the graph as `start` would, its selectors included.
+
+        Raises `GraphError` with all its mistakes.
+        """
+        found: RunnableStep[Any] = load_function(step.runner)(spark, name, step, self.graph)
+        if found.mistakes:
+            raise self._error(found.mistakes, SourceLocation(f"{step.noun} {name!r}"))
+
+    def add(self, name: str, step: Step, folder: str = "") -> None:
         """Add an exchange, a link or a processor, without starting it.
 
-        Raises `GraphError` if it has mistakes, or its name is taken.
+        `folder`: that of its checkpoint below `checkpoint_root`, by default its name. Raises
+        `GraphError` if it has mistakes, or its name is taken.
         """
         with self._lock:
             if name in self._running or name in self.graph.entries:
@@ -150,6 +162,7 @@ class ExchangeGraph:
             self.graph = with_step(self.graph, name, step)
             if name in self.graph.steps:
                 self._running[name] = RunningStep(name, self.graph.steps[name])
+                self._folders[name] = folder or name
 
     def remove(self, name: str) -> None:
         """Stop a step, and remove it from the graph. Its checkpoint and its reservations stay.
@@ -240,7 +253,7 @@ class ExchangeGraph:
             load_function(one.step.runner)(spark, one.name, one.step, self.graph) for one in chosen
         ]
         if mistakes := [mistake for one in steps for mistake in one.mistakes]:
-            raise graph_error(mistakes, self.graph.origin, section_nouns(type(self.graph)))
+            raise self._error(mistakes, self.graph.origin)
         written = {place for one in chosen for place in one.step.written_queues}
         for url, places in groupby(sorted(written, key=self._url_of), key=self._url_of):
             with open_store(url) as store:
@@ -248,4 +261,8 @@ class ExchangeGraph:
                     store.count(place.queue)
         for one in chosen:
             one.reset()
-        return {one.name: StepQuery(spark, one, f"{self._root}/{one.name}", available_now) for one in steps}
+        folders = {one.name: f"{self._root}/{self._folders[one.name]}" for one in steps}
+        return {one.name: StepQuery(spark, one, folders[one.name], available_now) for one in steps}
+
+    def _error(self, mistakes: Iterable[Mistake], origin: SourceLocation) -> GraphError:
+        return graph_error(mistakes, origin, section_nouns(type(self.graph)))

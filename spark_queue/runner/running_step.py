@@ -186,4 +186,5 @@ def _batch_traffic(written: Sequence[Place], metrics: Mapping[str, Any], duratio
         traffic.failed[str(to)] += metrics.get(f"failed_{number}") or 0
     for name in ("received", "no_route", "too_many_hops", "odd_hops", "done", "again"):
         setattr(traffic, name, metrics.get(name) or 0)
+    traffic.add_hops()
     return traffic

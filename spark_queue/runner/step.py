@@ -152,8 +152,7 @@ class RunnableStep(ABC, Generic[D]):
     @property
     def store_url(self) -> str:
         """The URL of the store that keeps its traffic and its failures."""
-        place = self.step.src or self.step.other_queues()[0]
-        return self._url(place.ns)
+        return self._url(self.step.home.ns)
 
     def batch_metrics(self, progress: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the metrics of a batch, from Spark's progress, or `None` if it has none."""

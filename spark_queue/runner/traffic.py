@@ -14,9 +14,19 @@ from typing import Any
 
 from spark_queue.errors import StoreError
 from spark_queue.stores import open_store
+from spark_queue.stores.base import Store
 
-TRAFFIC_VERSION = 1
+TRAFFIC_VERSION, READ_VERSIONS = 2, (1, 2)
 TRAFFIC_PREFIX = "exchange/"
+
+#: The outcomes of a message at a step, as keuss-server names them. `ko`: a link rolled it back.
+OUTCOMES = ("ok", "ko", "no-route", "too-many-hops")
+
+#: The bounds of the durations of hops (ms).
+HOP_BOUNDS = (10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000)
+
+#: What rates are of: the batches that were counted within this time (ms).
+RATE_MS = 60_000
 
 
 @dataclass
@@ -27,7 +37,10 @@ class Traffic:
     there, and the messages on which its selector or its changes failed. `odd_hops`: messages whose
     header `x-hop-count` was not a number. For a link, `done`: messages that it committed, and
     `again`: messages that it rolled back. `milliseconds`: the duration of the batches, by Spark's
-    names for their stages; `triggerExecution` is the total.
+    names for their stages; `triggerExecution` is the total. `hops`: messages by outcome and by the
+    bound of the duration of their batch (`ok/250`, `ok/+Inf`), from the start of the batch to its
+    end; `hop_milliseconds`: the sum of these durations, by outcome. `recent`: for each count within
+    RATE_MS its time (ms since 1970), and the messages received and pushed.
     """
 
     batches: int = 0
@@ -40,6 +53,27 @@ class Traffic:
     done: int = 0
     again: int = 0
     milliseconds: Counter[str] = field(default_factory=Counter)
+    hops: Counter[str] = field(default_factory=Counter)
+    hop_milliseconds: Counter[str] = field(default_factory=Counter)
+    recent: list[list[int]] = field(default_factory=list)
+
+    def add_hops(self) -> None:
+        """Set `hops` and `hop_milliseconds` of a single batch, from its other counts."""
+        lost = {"ko": self.again, "no-route": self.no_route, "too-many-hops": self.too_many_hops}
+        took = self.milliseconds["triggerExecution"]
+        bound = next((str(one) for one in HOP_BOUNDS if took <= one), "+Inf")
+        for outcome, messages in {"ok": self.received - sum(lost.values()), **lost}.items():
+            if messages:
+                self.hops[f"{outcome}/{bound}"] += messages
+                self.hop_milliseconds[outcome] += messages * took
+
+    def rates(self, now: int) -> dict[str, float]:
+        """Return the messages received and pushed per second, within RATE_MS before `now` (ms)."""
+        recent = [one for one in self.recent if one[0] > now - RATE_MS]
+        return {
+            name: round(sum(one[number] for one in recent) * 1000 / RATE_MS, 3)
+            for number, name in enumerate(("received", "pushed"), 1)
+        }
 
     def __add__(self, other: Traffic) -> Traffic:
         total = deepcopy(self)
@@ -59,7 +93,10 @@ def add_traffic(url: str, step: str, traffic: Traffic) -> Traffic:
     """Add traffic to the counts of a step, and return the sum. Raises `StoreError`."""
 
     def add(value: dict[str, Any] | None) -> dict[str, Any]:
-        total = traffic if value is None else _from_note(step, value) + traffic
+        total = (Traffic() if value is None else _from_note(step, value)) + traffic
+        now = store.now()
+        total.recent = [one for one in total.recent if one[0] > now - RATE_MS]
+        total.recent.append([now, traffic.received, traffic.pushed.total()])
         facts = {name: dict(one) if isinstance(one, Counter) else one for name, one in vars(total).items()}
         # If a reply is lost, `set_note` finds its write by the value, which must be unique.
         return facts | {"v": TRAFFIC_VERSION, "by": uuid.uuid4().hex}
@@ -69,9 +106,14 @@ def add_traffic(url: str, step: str, traffic: Traffic) -> Traffic:
 
 
 def load_traffic(url: str) -> dict[str, Traffic]:
-    """Return the counts of steps whose source is in this store, by name. Raises `StoreError`."""
+    """Return the counts of steps whose source is in the store at `url`. Raises `StoreError`."""
     with open_store(url) as store:
-        notes = {key.removeprefix(TRAFFIC_PREFIX): note for key, note in store.notes(TRAFFIC_PREFIX).items()}
+        return read_traffic(store)
+
+
+def read_traffic(store: Store) -> dict[str, Traffic]:
+    """Return the counts of steps whose source is in this store, by name. Raises `StoreError`."""
+    notes = {key.removeprefix(TRAFFIC_PREFIX): note for key, note in store.notes(TRAFFIC_PREFIX).items()}
     return {step: _from_note(step, note.value) for step, note in notes.items()}
 
 
@@ -84,7 +126,7 @@ def reset_traffic(url: str, step: str) -> None:
 def _from_note(step: str, value: Mapping[str, Any]) -> Traffic:
     facts: dict[str, Any] = {key: Counter(one) if isinstance(one, Mapping) else one for key, one in value.items()}
     facts.pop("by", None)
-    if facts.pop("v", None) != TRAFFIC_VERSION:
+    if facts.pop("v", None) not in READ_VERSIONS:
         raise StoreError(
             f"the statistics of exchange {step!r} have version {value.get('v')!r}, this version of spark_queue "
             f"reads {TRAFFIC_VERSION}: upgrade spark_queue",

@@ -174,11 +174,11 @@ def consumers(store: Store, queue: str | None = None) -> Iterator[tuple[str, str
             yield unquote(name), consumer[0], ConsumerState.from_note(note).alive_owner(now)
 
 
-def live_owner(store: Store, queue: str, name: str) -> Owner | None:
-    """Return the process that runs a query of this name, by the notes; `None` if none lives."""
+def live_consumer(store: Store, queue: str, name: str) -> tuple[str, Owner] | None:
+    """Return the consumer `name/epoch` of this name and its live process; `None` if none lives."""
     for _, consumer, owner in consumers(store, queue):
         if owner is not None and consumer.partition("/")[0] == name:
-            return owner
+            return consumer, owner
     return None
 
 

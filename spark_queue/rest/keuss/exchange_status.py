@@ -1,0 +1,111 @@
+"""The status of exchanges, in the form of keuss-server, with fields of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from spark_queue.graph.parts import Place
+from spark_queue.graph.selector_words import selector_text
+from spark_queue.graph.step import Step
+from spark_queue.options.values import AUTO
+from spark_queue.runner.declared import KnownStep
+from spark_queue.runner.runs import load_runs
+from spark_queue.runner.traffic import Traffic, read_traffic
+from spark_queue.stores.base import Store
+from spark_queue.stores.services.owner import live_consumer
+
+#: The `wsize` of keuss-server if a declaration has none.
+KEUSS_WSIZE = 1000
+
+
+def exchange_statuses(known: Mapping[str, KnownStep], stores: Mapping[str, Store]) -> dict[str, dict[str, Any]]:
+    """Return the status of each of these steps, by name. Raises `StoreError`."""
+    found: dict[str, dict[str, Any]] = {}
+    for ns in dict.fromkeys(one.ns for one in known.values()):
+        store = stores[ns]
+        now, traffic, runs = store.now(), read_traffic(store), load_runs(store)
+        for name, one in known.items():
+            if one.ns != ns:
+                continue
+            run = runs.get(name)
+            status = _declaration(one.step) if one.step else {}
+            src = one.step.src if one.step else None
+            consumer = live_consumer(store, src.queue, name) if src and src.ns == ns else None
+            owner = consumer[1] if consumer else run.owner if run else None
+            running = owner is not None and owner.is_alive(now)
+            state = run.state if run and running else "running" if running else "stopped"
+            found[name] = {
+                "name": name,
+                **status,
+                "cid": consumer[0] if consumer else name,
+                "pending_acks": _reserved(store, src.queue, f"{name}/") if src and src.ns == ns else {},
+                "pending_tids": {},
+                "stopped": one.stopped,
+                "declared": one.declared,
+                "running": running,
+                "state": state,
+                "owner": str(owner) if running else None,
+                "restarts": run.restarts if run else 0,
+                "error": one.mistakes or (run.error if run else None),
+                **_counts(traffic.get(name), now),
+            }
+    return {name: found[name] for name in known}
+
+
+def _declaration(step: Step) -> dict[str, Any]:
+    """Return the declaration of a step, for JSON."""
+    settings = step.consumer
+    opts = {"parallel": settings.parallel, "wsize": settings.wsize, "reserve": settings.reserve}
+    return {
+        "kind": step.kind,
+        "src": _queue(step.src) if step.src else None,
+        "sources": [_queue(one) for one in step.sources],
+        "dst": [
+            # keuss-server has names and selector here; its newest code has the names in `dst`.
+            {
+                **_queue(to.place),
+                "selector": selector_text(getattr(to, "selector", None)) or None,
+                "dst": _queue(to.place),
+            }
+            for to in step.dst
+        ],
+        "delivery": step.guarantee,
+        "consumer": {"parallel": settings.parallel, "wsize": settings.wsize or AUTO, "reserve": settings.reserve},
+        "opts": {key: value for key, value in opts.items() if value},
+        "wsize": settings.wsize or KEUSS_WSIZE,
+    }
+
+
+def _queue(place: Place) -> dict[str, str]:
+    return {"ns": place.ns, "q": place.queue}
+
+
+def _reserved(store: Store, queue: str, tag: str) -> dict[str, dict[str, Any]]:
+    """Return the reservations of a step: the number of messages, and when the lease ends."""
+    return {
+        one.tag: {
+            "messages": one.rows,
+            "until": None if one.until is None else datetime.fromtimestamp(one.until / 1000, UTC),
+        }
+        for one in store.reservations(queue, tag)
+    }
+
+
+def _counts(traffic: Traffic | None, now: int) -> dict[str, Any]:
+    """Return the counts of a step, the mean duration of its hops (ms), and its rates."""
+    if traffic is None:
+        return {"stats": None, "hops": {}, "rates": Traffic().rates(now)}
+    shown = {
+        name: value for name, value in vars(traffic).items() if name not in ("hops", "hop_milliseconds", "recent")
+    }
+    messages: dict[str, int] = {}
+    for key, count in traffic.hops.items():
+        outcome = key.partition("/")[0]
+        messages[outcome] = messages.get(outcome, 0) + count
+    hops = {
+        outcome: {"messages": count, "ms": round(traffic.hop_milliseconds[outcome] / count, 1)}
+        for outcome, count in messages.items()
+    }
+    return {"stats": shown, "hops": hops, "rates": traffic.rates(now)}

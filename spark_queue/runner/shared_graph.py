@@ -1,0 +1,171 @@
+"""The graph of several servers: each step runs in one of them, and in another if that one dies.
+
+Every server has the same graph, and sees the exchanges that callers have declared. Each second it
+looks which steps are to run, and starts those that no living process runs.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pyspark.logger import PySparkLogger
+from pyspark.sql import SparkSession
+
+from spark_queue.errors import QueueError, StoreError
+from spark_queue.graph.order import StepOrder
+from spark_queue.graph.step import Step
+from spark_queue.runner.declared import DeclaredExchanges, KnownStep
+from spark_queue.runner.graph import ExchangeGraph
+from spark_queue.runner.running_step import Status
+from spark_queue.runner.runs import StepRuns
+from spark_queue.stores.base import Store
+from spark_queue.stores.services.owner import HEARTBEAT_SECONDS, live_consumer
+
+log = logging.getLogger(__name__)
+
+#: How often a process looks what is to run (s).
+CHECK_SECONDS = 1.0
+
+#: How long it waits before it starts a step again that has ended with an error (s).
+RETRY_SECONDS = 60.0
+
+
+class SharedGraph:
+    """Runs a graph, and declared exchanges, together with other processes."""
+
+    def __init__(
+        self,
+        declared: DeclaredExchanges,
+        stores: Mapping[str, Store],
+        checkpoint_root: str,
+        get_spark: Callable[[], SparkSession],
+    ) -> None:
+        """Run nothing yet. `get_spark` returns the session; it is called once, in `start`.
+
+        `checkpoint_root`: a folder that all processes share, so that one continues where another
+        one died.
+        """
+        self._declared, self._stores, self._get_spark = declared, stores, get_spark
+        self._graph = ExchangeGraph(declared.graph, checkpoint_root)
+        self._runs = StepRuns(stores)
+        self._known: dict[str, KnownStep] = {}
+        self._adopted: dict[str, Step] = {}
+        self._renewed: dict[str, tuple[float, str, str | None]] = {}  # the runs of this process, as written last
+        self._retry_at: dict[str, float] = {}
+        self._wake, self._ending = threading.Event(), False
+        self._thread = threading.Thread(target=self._run, name="shared graph", daemon=True)
+
+    def start(self) -> None:
+        """Begin to run the graph, in a thread."""
+        # Callers get the errors of their selectors. Spark would also log each, with its Java stack.
+        PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+        self._spark = self._get_spark()
+        self._thread.start()
+
+    def look_now(self, name: str) -> None:
+        """Look at once what is to run: a step was changed."""
+        self._retry_at.pop(name, None)
+        self._wake.set()
+
+    def check(self, name: str, step: Step) -> None:
+        """Check a step as its start would. Raises `GraphError` with all its mistakes."""
+        self._graph.check(self._spark, name, step)
+
+    def close(self) -> None:
+        """Stop all steps of this process. Another process goes on with them."""
+        self._ending = True
+        self._wake.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ending:
+            self._wake.clear()
+            try:
+                self._look()
+            except StoreError as error:
+                log.warning("cannot look which exchanges are to run, which is retried: %s", error)
+            self._wake.wait(CHECK_SECONDS)
+        self._graph.stop()
+        try:
+            for name in list(self._renewed):
+                self._give_up(self._known[name])
+        except StoreError as error:
+            log.warning("cannot give up the exchanges of this server; others wait for its end: %s", error)
+
+    def _look(self) -> None:
+        """Start and stop what is to be started and stopped."""
+        before, self._known = self._known, self._declared.load()
+        self._adopt(before)
+        states = self._graph.status()
+        steps = {name: one.step for name, one in self._known.items() if one.step is not None}
+        for name in StepOrder(steps).sort(steps):
+            one, state = self._known[name], states[name]
+            alive = state.state not in ("stopped", "finished")
+            if one.stopped:
+                if alive:
+                    self._graph.stop(name)
+                if alive or name in self._renewed:
+                    self._give_up(one)
+                self._retry_at.pop(name, None)
+            elif alive:
+                self._renew(one, state)
+            else:
+                self._start(one, state)
+
+    def _start(self, one: KnownStep, state: Status) -> None:
+        """Start a step, unless another process runs it, or it has just failed here."""
+        now = time.monotonic()
+        if one.name in self._renewed:  # it has ended here, with an error
+            self._give_up(one)
+            self._retry_at[one.name] = now + RETRY_SECONDS
+        if now < self._retry_at.get(one.name, 0) or not self._is_free(one):
+            return
+        if not self._runs.take(one.ns, one.name, "starting", state.error, state.restarts):
+            return
+        self._renewed[one.name] = now, "starting", state.error
+        try:
+            self._graph.start(self._spark, one.name)
+        except QueueError as error:
+            log.error("exchange %s cannot start, which is retried in %d s: %s", one.name, RETRY_SECONDS, error)
+            self._give_up(one, str(error))
+            self._retry_at[one.name] = now + RETRY_SECONDS
+
+    def _renew(self, one: KnownStep, state: Status) -> None:
+        """Renew the run of a step that runs here, if it is time or its state has changed."""
+        now, facts = time.monotonic(), (state.state, state.error)
+        at, *before = self._renewed.get(one.name, (0.0, "", None))
+        if now - at >= HEARTBEAT_SECONDS or tuple(before) != facts:
+            self._renewed[one.name] = now, *facts
+            # After a long pause, another process may have it. The owner note decides which reads.
+            self._runs.take(one.ns, one.name, *facts, state.restarts)
+
+    def _give_up(self, one: KnownStep, error: str | None = None) -> None:
+        state = self._graph.status()[one.name]
+        self._runs.give_up(one.ns, one.name, state.state, error or state.error, state.restarts)
+        self._renewed.pop(one.name, None)
+
+    def _adopt(self, before: Mapping[str, KnownStep]) -> None:
+        """Add exchanges that were declared, and remove those that were removed or changed."""
+        wanted = {name: one for name, one in self._known.items() if one.declared and one.step is not None}
+        for name, step in list(self._adopted.items()):
+            if name not in wanted or wanted[name].step != step:
+                self._graph.remove(name)
+                del self._adopted[name]
+                self._renewed.pop(name, None)
+                self._retry_at.pop(name, None)
+                if name not in self._known:
+                    self._runs.remove(before[name].ns, name)
+        for name, one in wanted.items():
+            if name not in self._adopted and one.step is not None:
+                self._graph.add(name, one.step, one.checkpoint)
+                self._adopted[name] = one.step
+
+    def _is_free(self, one: KnownStep) -> bool:
+        """Return whether no living process runs the step."""
+        src: Any = one.step and one.step.src
+        return src is None or live_consumer(self._stores[src.ns], src.queue, one.name) is None
