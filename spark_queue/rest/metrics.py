@@ -2,7 +2,8 @@
 
 `q_global_*`: sizes and counters of queues, read from the stores. `keuss_q_*`: messages that this
 server pushed, popped and settled, under the names of keuss-server and, as Prometheus wants it, with
-`_total`. `http_request_duration_seconds`: how long requests took.
+`_total`. `keuss_exchange_hops`: messages of exchanges and how long their batch took (ms), read from
+the stores. `http_request_duration_seconds`: how long requests took.
 
 Callers can make up names of queues. So metrics name the first ones only, and the others together.
 """
@@ -15,11 +16,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spark_queue.errors import QueueError
+from spark_queue.runner.traffic import HOP_BOUNDS, read_traffic
 from spark_queue.stores.base import Store
 from spark_queue.stores.support.counters import ACTS
 
@@ -54,6 +56,7 @@ class ServerMetrics:
     def __init__(self, stores: Mapping[str, Store]) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(QueueCollector(stores))
+        self._registry.register(HopCollector(stores))
         self._acts = {
             act: Counter(
                 f"keuss_q_{act}", f"Messages of {act} over HTTP, by outcome", ("proto", "ns", "q", "status"),
@@ -136,6 +139,36 @@ class QueueCollector(Collector):
                         family.add_metric((ns, queue), float(values[name]))
         yield up
         yield from families.values()
+
+
+class HopCollector(Collector):
+    """A collector that reads the hops of messages through exchanges from the stores."""
+
+    def __init__(self, stores: Mapping[str, Store]) -> None:
+        self._stores = stores
+
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        """Yield the histogram. A store that cannot be reached has none: see `q_global_up`."""
+        found = HistogramMetricFamily(
+            "keuss_exchange_hops",
+            "Duration of a hop of a message through an exchange (ms): of its batch, from start to end",
+            labels=("exchange", "status"),
+        )
+        seen: set[str] = set()  # two namespaces may have the same database
+        for store in self._stores.values():
+            try:
+                counts = read_traffic(store)
+            except QueueError:
+                continue
+            for name, traffic in counts.items():
+                for outcome in traffic.hop_milliseconds if name not in seen else ():
+                    buckets, total = [], 0
+                    for bound in (*map(str, HOP_BOUNDS), "+Inf"):
+                        total += traffic.hops[f"{outcome}/{bound}"]
+                        buckets.append((bound, float(total)))
+                    found.add_metric((name, outcome), buckets, float(traffic.hop_milliseconds[outcome]))
+            seen |= counts.keys()
+        yield found
 
 
 def queue_status(store: Store, queue: str) -> dict[str, Any]:

@@ -71,6 +71,11 @@ class SharedGraph:
         self._retry_at.pop(name, None)
         self._wake.set()
 
+    @property
+    def running(self) -> list[str]:
+        """The names of the steps that run in this process."""
+        return [name for name, one in self._graph.status().items() if one.state not in ("stopped", "finished")]
+
     def check(self, name: str, step: Step) -> None:
         """Check a step as its start would. Raises `GraphError` with all its mistakes."""
         self._graph.check(self._spark, name, step)
@@ -101,11 +106,11 @@ class SharedGraph:
         """Start and stop what is to be started and stopped."""
         before, self._known = self._known, self._declared.load()
         self._adopt(before)
-        states = self._graph.status()
+        states, running = self._graph.status(), self.running
         steps = {name: one.step for name, one in self._known.items() if one.step is not None}
         for name in StepOrder(steps).sort(steps):
             one, state = self._known[name], states[name]
-            alive = state.state not in ("stopped", "finished")
+            alive = name in running
             if one.stopped:
                 if alive:
                     self._graph.stop(name)

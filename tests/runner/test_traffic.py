@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -39,7 +40,9 @@ def test_counts_add_up_whoever_counts(url, exchange):
         one.start()
     for one in threads:
         one.join()
-    assert load_traffic(url)[exchange] == Traffic(
+    found = load_traffic(url)[exchange]
+    assert len(found.recent) == 15
+    assert replace(found, recent=[]) == Traffic(
         15,
         30,
         Counter({"l/a": 30, "l/$b.c": 0}),
@@ -55,6 +58,37 @@ def test_counts_add_up_whoever_counts(url, exchange):
 
 def test_counts_of_a_newer_version_are_refused(url, exchange):
     with open_store(url) as store:
-        assert store.set_note(f"exchange/{exchange}", {"v": 2}, 0)
+        assert store.set_note(f"exchange/{exchange}", {"v": 3}, 0)
     with pytest.raises(StoreError, match="upgrade spark_queue"):
         add_traffic(url, exchange, traffic(1))
+
+
+def test_counts_of_version_1_go_on(url, exchange):
+    old = {"v": 1, "by": "x", "batches": 2, "received": 10, "pushed": {"l/a": 9}, "failed": {}, "no_route": 1}
+    old |= {"too_many_hops": 0, "odd_hops": 0, "done": 0, "again": 0, "milliseconds": {"triggerExecution": 50}}
+    with open_store(url) as store:
+        assert store.set_note(f"exchange/{exchange}", old, 0)
+    assert load_traffic(url)[exchange].received == 10
+    made = traffic(3)
+    made.add_hops()
+    total = add_traffic(url, exchange, made)
+    assert (total.batches, total.received, total.pushed["l/a"]) == (3, 13, 12)
+    assert sum(total.hops.values()) == 3
+
+
+def test_a_hop_takes_as_long_as_its_batch_and_rates_are_of_the_last_minute(url, exchange):
+    made = Traffic(1, 10, no_route=2, too_many_hops=1, again=1, milliseconds=Counter(triggerExecution=250))
+    made.add_hops()
+    assert made.hops == {"ok/250": 6, "ko/250": 1, "no-route/250": 2, "too-many-hops/250": 1}
+    assert made.hop_milliseconds == {"ok": 1500, "ko": 250, "no-route": 500, "too-many-hops": 250}
+    slow = Traffic(1, 1, milliseconds=Counter(triggerExecution=60_001))
+    slow.add_hops()
+    assert slow.hops == {"ok/+Inf": 1}
+    with open_store(url) as store:
+        now = store.now()
+    made.recent = [[now - 61_000, 600, 600]]
+    assert made.rates(now) == {"received": 0, "pushed": 0}
+    total = add_traffic(url, exchange, made)
+    total = add_traffic(url, exchange, replace(made, pushed=Counter({"l/a": 3, "l/b": 6})))
+    assert total.rates(now) == {"received": round(20 / 60, 3), "pushed": round(9 / 60, 3)}
+    assert all(at >= now for at, *_ in total.recent), "older ones are dropped"

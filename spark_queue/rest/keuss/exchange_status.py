@@ -47,6 +47,7 @@ def exchange_statuses(known: Mapping[str, KnownStep], stores: Mapping[str, Store
                 "running": running,
                 "state": state,
                 "owner": str(owner) if running else None,
+                "server": str(run.owner) if run and run.owner and run.owner.is_alive(now) else None,
                 "restarts": run.restarts if run else 0,
                 "error": one.mistakes or (run.error if run else None),
                 **_counts(traffic.get(name), now),

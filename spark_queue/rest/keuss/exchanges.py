@@ -90,8 +90,9 @@ async def exchanges(service: ServiceDependency, array: Flag = None, reload: Flag
 async def exchange(name: ExchangeName, service: ServiceDependency) -> Response:
     """Return the status of an exchange, link or processor.
 
-    `owner` is the process that runs it, `error` its last failure. `stats` has counts, `hops` the
-    mean duration (ms) by outcome, `rates` the messages per second in the last minute.
+    `owner` is the process that reads its messages, and `server` the one that runs its query.
+    `error` is its last failure. `stats` has counts, `hops` the mean duration (ms) by outcome, and
+    `rates` the messages per second in the last minute.
     """
 
     def read() -> dict[str, Any]:

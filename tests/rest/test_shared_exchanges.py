@@ -1,0 +1,134 @@
+"""Servers that share exchanges: what callers create runs in one of them, and in another when that one is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections import Counter
+
+import httpx
+import pytest
+
+from spark_queue import Queue, open_store
+from spark_queue.graph.model import Graph, Namespace
+from spark_queue.rest import Settings, create_app
+from spark_queue.runner.declared import DeclaredExchanges
+from spark_queue.runner.runs import load_runs
+from spark_queue.stores.conformance.waiting import wait_until
+
+from tests.rest.in_process import calling
+from tests.rest.test_keuss_exchanges import two_stores
+from tests.serving import serving
+
+#: How long everything may take on a busy machine (s).
+LONG = 120
+
+DECLARATION = {
+    "src": "ns1/in",
+    "dst": [{"queue": "even", "selector": "payload:n::int % 2 = 0"}, {"ns": "ns2", "queue": "all"}],
+    "consumer": {"wsize": 300},
+}
+
+
+class Pushing:
+    """Pushes numbers, a few hundred a call, until it is stopped."""
+
+    def __init__(self, url):
+        self.total, self._url, self._ending = 0, url, threading.Event()
+        self._thread = threading.Thread(target=self._push)
+        self._thread.start()
+
+    def _push(self):
+        with Queue(self._url, "in") as queue:
+            while not self._ending.wait(0.05):
+                queue.push_many([{"n": self.total + n} for n in range(100)])
+                self.total += 100
+
+    def stop(self):
+        self._ending.set()
+        self._thread.join()
+        return self.total
+
+
+def numbers(url, queue):
+    with Queue(url, queue) as opened:
+        return Counter(one.payload["n"] for one in opened.peek(limit=1_000_000))
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+def test_a_server_is_killed_and_another_goes_on_with_nothing_lost_or_doubled(scheme, tmp_path):
+    with two_stores(scheme, tmp_path / "stores") as urls:
+        one, two = urls
+        args = [word for ns, url in zip(("ns1", "ns2"), urls, strict=True) for word in ("--url", f"{ns}={url}")]
+        args += ["--run", "--checkpoint-root", tmp_path / "checkpoints"]
+        with serving(tmp_path, *args) as first, serving(tmp_path, *args) as second:
+            assert httpx.put(f"{first.url}/x/routes", json=DECLARATION, timeout=60).status_code == 201
+            assert httpx.get(f"{second.url}/x/routes").json()["declared"] is True
+            pushing = Pushing(one)
+            try:
+                wait_until(lambda: len(numbers(two, "all")) > 500, LONG)
+                with open_store(one) as store:
+                    owner = load_runs(store)["routes"].owner.pid
+                [victim] = [server for server in (first, second) if server.process.pid == owner]
+                [other] = [server for server in (first, second) if server is not victim]
+                os.kill(owner, signal.SIGKILL)
+                before = len(numbers(two, "all"))
+                wait_until(lambda: len(numbers(two, "all")) > before + 500, LONG)
+            finally:
+                total = pushing.stop()
+            wait_until(lambda: len(numbers(two, "all")) == total, LONG)
+            wait_until(lambda: numbers(one, "in") == Counter(), LONG, description="the last reservation is gone")
+            assert numbers(two, "all") == Counter(range(total)), "each number once"
+            assert numbers(one, "even") == Counter(range(0, total, 2))
+            told = httpx.get(f"{other.url}/x/routes").json()
+            assert told["running"] and told["server"].startswith(f"process {other.process.pid} ")
+            assert other.stop() == 0
+        with serving(tmp_path, *args) as third:
+            told = httpx.get(f"{third.url}/x/routes").json()
+            assert told["dst"][0]["selector"] == DECLARATION["dst"][0]["selector"], "it is there after a restart"
+            httpx.put(f"{third.url}/q/ns1/in", json={"n": total})
+            wait_until(lambda: len(numbers(two, "all")) == total + 1, LONG)
+            assert numbers(two, "all") == Counter(range(total + 1))
+            assert httpx.delete(f"{third.url}/x/routes").status_code == 201
+            assert httpx.get(f"{third.url}/x").json() == {}
+
+
+# --- a server without Spark -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def viewing(tmp_path):
+    """A server that runs nothing, and what another one has declared in its database."""
+    url = f"sqlite:///{tmp_path}/queues.db"
+    graph = Graph({"ns1": Namespace(url), "ns2": Namespace(f"sqlite:///{tmp_path}/other.db")})
+    with open_store(url) as store, open_store(f"sqlite:///{tmp_path}/other.db") as other:
+        declared = DeclaredExchanges(graph, {"ns1": store, "ns2": other})
+        declared.add("routes", "ns1", DECLARATION, stopped=False)
+        declared.add("broken", "ns2", {"src": "ns2/in", "dst": ["ns9/out"]}, stopped=True)
+    with calling(create_app(Settings(graph=graph))) as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("PUT", "/x/new"), ("POST", "/x/new"), ("DELETE", "/x/routes"), ("PUT", "/x/routes/start"),
+        ("POST", "/x/routes/start"), ("PUT", "/x/routes/stop"), ("POST", "/x/routes/stop"),
+    ],
+)  # fmt: skip
+def test_without_a_session_nothing_is_created_started_or_stopped(viewing, method, path):
+    answer = viewing.request(method, path, json=DECLARATION) if path == "/x/new" else viewing.request(method, path)
+    assert answer.status_code == 409
+    assert "this server runs no exchanges: start it with spark-queue serve --run" in answer.json()["detail"]
+    assert list(viewing.get("/x").json()) == ["broken", "routes"]
+
+
+def test_without_a_session_all_is_shown(viewing):
+    found = viewing.get("/x").json()
+    assert found["routes"]["state"] == "stopped" and not found["routes"]["running"] and not found["routes"]["stopped"]
+    assert found["routes"]["consumer"]["wsize"] == found["routes"]["wsize"] == 300
+    assert "unknown namespace 'ns9'" in found["broken"]["error"] and found["broken"]["stopped"] is True
+    assert viewing.get("/x/route").json()["detail"] == "no such exchange [route]; did you mean 'routes'?"
+    assert viewing.request("PUT", "/x/routes/reset").status_code == 201

@@ -1,0 +1,143 @@
+"""Exchanges that are declared at run time, in the database of their source."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_queue import GraphError, StoreError, open_store
+from spark_queue.graph.model import Exchange, Graph, Namespace, Place, Processor
+from spark_queue.graph.validation import check_graph
+from spark_queue.runner.declared import DECLARED_PREFIX, DeclaredExchanges, parse_declaration
+from spark_queue.runner.runs import RUN_PREFIX, StepRuns, load_runs
+from spark_queue.stores.services.owner import Owner
+
+HALF = {"src": "ns1/in", "dst": [{"queue": "half", "selector": "payload:n::int % 2 = 0"}]}
+
+
+@pytest.fixture
+def stores(url, name, store):
+    """Two namespaces with the same database, as a graph may have them. What is declared there begins with `name`."""
+    with open_store(url) as other:
+        yield {"ns1": store, "ns2": other}
+        for prefix in (DECLARED_PREFIX, RUN_PREFIX):
+            for key in store.notes(f"{prefix}{name}"):
+                store.change_note(key, lambda _: None)
+
+
+@pytest.fixture
+def graph(url, name):
+    spaces = {ns: Namespace(url) for ns in ("ns1", "ns2")}
+    steps = {
+        f"{name}.a": Exchange("ns1/a", ["b"]),
+        f"{name}.off": Exchange("ns2/b", ["c"], disable=True),
+    }
+    pair = Processor("work:pair", in_={"own": "ns1/own"}, out={"out": "ns1/out"})
+    return check_graph(Graph(spaces, steps, processors={f"{name}.pair": pair}))
+
+
+def known(declared, name):
+    """What is declared, without what other tests have declared in the same database."""
+    return {one.removeprefix(name): it for one, it in declared.load().items() if one.startswith(name)}
+
+
+def test_what_is_declared_is_there_for_all_servers_and_after_a_restart(graph, stores, name):
+    declared = DeclaredExchanges(graph, stores)
+    assert declared.add(f"{name}.half", "ns1", HALF, stopped=False)
+    assert not declared.add(f"{name}.half", "ns1", {"src": "ns1/other", "dst": []}, stopped=False), "no second one"
+    other = DeclaredExchanges(graph, stores)
+    found = known(other, name)
+    assert list(found) == [".a", ".off", ".pair", ".half"]
+    assert [one.stopped for one in found.values()] == [False, True, False, False]
+    assert [one.declared for one in found.values()] == [False, False, False, True]
+    half = found[".half"].step
+    assert (half.src, half.dst[0].place) == (Place("in", "ns1"), Place("half", "ns1"))
+    other.remove(found[".half"])
+    assert list(known(declared, name)) == [".a", ".off", ".pair"]
+    assert declared.set_stopped(found[".half"], True) is False, "it is gone, and stays so"
+    assert list(known(declared, name)) == [".a", ".off", ".pair"]
+
+
+def test_a_step_of_a_graph_or_of_a_caller_is_stopped_and_started_for_all(graph, stores, name):
+    declared = DeclaredExchanges(graph, stores)
+    declared.add(f"{name}.half", "ns1", HALF | {"disable": True}, stopped=True)
+    for end in (".half", ".a", ".off", ".pair"):
+        for stopped in (True, False):
+            assert declared.set_stopped(known(declared, name)[end], stopped)
+            after = known(DeclaredExchanges(graph, stores), name)[end]
+            assert after.stopped is stopped and after.step is not None
+
+
+def test_the_checkpoint_of_a_declared_exchange_is_that_of_its_source(graph, stores, name):
+    declared, folders = DeclaredExchanges(graph, stores), []
+    assert known(declared, name)[".a"].checkpoint == f"{name}.a"
+    for declaration in (HALF, {**HALF, "dst": []}, {**HALF, "src": "ns2/in"}):
+        declared.add(f"{name}.half", "ns1", declaration, stopped=False)
+        folders.append(known(declared, name)[".half"].checkpoint)
+        declared.remove(known(declared, name)[".half"])
+    assert folders[0] == folders[1] != folders[2] and folders[0].startswith(f"{name}.half@")
+
+
+@pytest.mark.parametrize(
+    ("declaration", "mistake"),
+    [
+        ({"src": "ns1/in"}, "exchange 'x': 'dst' is missing"),
+        ({"src": "ns1/in", "dst": ["out"], "selektor": "true"}, "exchange 'x', selektor: unknown key"),
+        ({"src": "ns1/in", "dst": [{"queue": "o", "selector": "work:choose"}]}, "may not name a function of Python"),
+        ({"src": "ns1/in", "dst": [{"queue": "o", "selector": "env => true"}]}, "must be Spark SQL, not JavaScript"),
+        ({"src": "ns1/in", "dst": [{"queue": "o", "selector": "reflect('java.lang.System', 'exit')"}]}, "reflect"),
+        ({"src": "ns1/in", "dst": [{"queue": "o", "set": {"payload": "(SELECT 1)"}}]}, "set.payload: must be"),
+        ({"src": "ns1/in", "dst": [{"ns": "ns3", "queue": "o"}]}, "unknown namespace 'ns3'; did you mean 'ns"),
+        ({"src": "in", "dst": []}, "the namespace is missing: write namespace/queue"),
+        ({"src": "ns1/own", "dst": ["out"]}, "exchange 'x' reads the same queue"),
+        ([], "must be a mapping"),
+        ({"src": "ns1/in", "dst": [], "options": {"url": "redis://x"}}, "this option is not allowed here"),
+    ],
+)
+def test_a_declaration_over_http_has_the_rules_of_a_file_and_may_not_name_python(graph, declaration, mistake):
+    with pytest.raises(GraphError) as refused:
+        parse_declaration(graph, "x", declaration)
+    assert mistake in str(refused.value)
+
+
+def test_what_this_server_cannot_run_is_named_with_its_mistakes(graph, stores, name):
+    """Another server has more namespaces, or the graph file has changed."""
+    declared = DeclaredExchanges(graph, stores)
+    declared.add(f"{name}.far", "ns1", {"src": "ns1/in", "dst": ["ns3/out"]}, stopped=False)
+    far = known(declared, name)[".far"]
+    assert far.step is None and "unknown namespace 'ns3'" in far.mistakes
+    declared.add(f"{name}.a", "ns1", HALF, stopped=True)
+    own = known(declared, name)[".a"]
+    assert not own.declared and not own.stopped and own.step.src == Place("a", "ns1"), "the file counts"
+
+
+def test_notes_of_a_newer_version_are_refused(graph, stores, name):
+    declared, runs = DeclaredExchanges(graph, stores), StepRuns(stores)
+    for prefix, read in ((DECLARED_PREFIX, declared.load), (RUN_PREFIX, lambda: load_runs(stores["ns1"]))):
+        assert stores["ns1"].set_note(f"{prefix}{name}", {"v": 99}, 0)
+        with pytest.raises(StoreError, match="upgrade spark_queue"):
+            read()
+        stores["ns1"].change_note(f"{prefix}{name}", lambda _: None)
+    runs.give_up("ns1", f"{name}.never", "stopped")
+    assert f"{name}.never" not in load_runs(stores["ns1"])
+
+
+# --- who runs it ----------------------------------------------------------------------------------
+
+
+def test_one_process_runs_a_step_until_it_gives_up_or_dies(stores, name, monkeypatch):
+    one, other = StepRuns(stores), StepRuns(stores)
+    assert one.take("ns1", name, "starting") and one.take("ns1", name, "running", "it failed once", 1)
+    assert not other.take("ns1", name, "starting"), "one has it"
+    run = load_runs(stores["ns1"])[name]
+    assert (run.state, run.error, run.restarts) == ("running", "it failed once", 1)
+    other.give_up("ns1", name, "stopped")
+    assert not other.take("ns1", name, "starting"), "only its owner may give it up"
+    one.give_up("ns1", name, "stopped", "it failed")
+    run = load_runs(stores["ns1"])[name]
+    assert (run.owner, run.state, run.error) == (None, "stopped", "it failed")
+    assert other.take("ns1", name, "starting")
+    assert not one.take("ns1", name, "starting")
+    monkeypatch.setattr(Owner, "is_dead", property(lambda _: True))
+    assert one.take("ns1", name, "starting"), "the process of the other has died"
+    one.remove("ns1", name)
+    assert name not in load_runs(stores["ns1"])

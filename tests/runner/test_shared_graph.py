@@ -1,0 +1,105 @@
+"""A graph that several servers share: each step runs in one of them, and in another if that one ends."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import ExitStack
+
+import pytest
+
+from spark_queue import GraphError
+from spark_queue.graph.model import Graph, Namespace
+from spark_queue.runner.declared import DeclaredExchanges, parse_declaration
+from spark_queue.runner.runs import load_runs
+from spark_queue.runner.shared_graph import SharedGraph
+from spark_queue.stores.conformance.waiting import wait_until
+from spark_queue.stores.named import NamedStores
+from tests.runner.test_exchange import World
+
+pytestmark = pytest.mark.timeout(180)
+
+
+class Servers(World):
+    """Processes that share a graph, in this process."""
+
+    def __init__(self, spark, urls, prefix, folder, stack):
+        super().__init__(spark, urls, prefix, folder)
+        self.graph_of_all = Graph({ns: Namespace(url) for ns, url in urls.items()})
+        self.stack = stack
+        self.stores = stack.enter_context(NamedStores(urls))
+        self.declared = DeclaredExchanges(self.graph_of_all, self.stores)
+
+    def serve(self):
+        declared = DeclaredExchanges(self.graph_of_all, self.stores)
+        made = SharedGraph(declared, self.stores, str(self.folder / "checkpoints"), lambda: self.spark)
+        self.stack.callback(made.close)
+        made.start()
+        return made
+
+    def create(self, name, src, *dst):
+        declaration = {"src": str(self.place(src)), "dst": [str(self.place(one)) for one in dst]}
+        self.declared.add(f"{self.prefix}.{name}", src.partition("/")[0], declaration, stopped=False)
+        return f"{self.prefix}.{name}"
+
+    def run(self, name):
+        return load_runs(self.stores["ns1"]).get(name)
+
+    def numbers(self, name):
+        return Counter(one["n"] for one in self.payloads(name))
+
+
+@pytest.fixture
+def servers(spark, name, tmp_path):
+    urls = {ns: f"sqlite:///{tmp_path}/{ns}.db" for ns in ("ns1", "ns2")}
+    with ExitStack() as stack:
+        yield Servers(spark, urls, name, tmp_path, stack)
+
+
+def test_one_runs_what_is_declared_and_the_other_goes_on_when_it_ends(servers):
+    first, second = servers.serve(), servers.serve()
+    name = servers.create("x", "ns1/in", "ns1/out", "ns2/copy")
+    servers.push("ns1/in", *({"n": n} for n in range(10)))
+    wait_until(lambda: servers.numbers("ns2/copy") == Counter(range(10)), 60)
+    wait_until(lambda: servers.run(name).state == "running")
+    running = [one for one in (first, second) if name in one.running]
+    assert len(running) == 1, "one of them runs it"
+    running[0].close()
+    servers.push("ns1/in", *({"n": n} for n in range(10, 20)))
+    for queue in ("ns1/out", "ns2/copy"):
+        wait_until(lambda queue=queue: servers.numbers(queue) == Counter(range(20)), 60)
+    wait_until(lambda: servers.payloads("ns1/in") == [], 30, description="the reservation is gone")
+
+
+def test_stop_start_and_remove_reach_the_server_that_runs_it(servers):
+    first, second = servers.serve(), servers.serve()
+    name = servers.create("x", "ns1/in", "ns1/out")
+    wait_until(lambda: (one := servers.run(name)) is not None and one.state == "running", 60)
+    known = servers.declared.load()[name]
+    servers.declared.set_stopped(known, True)
+    second.look_now(name)
+    wait_until(lambda: servers.run(name).owner is None, 30)
+    servers.push("ns1/in", {"n": 1})
+    assert servers.run(name).state == "stopped" and servers.numbers("ns1/out") == Counter()
+    servers.declared.set_stopped(known, False)
+    wait_until(lambda: servers.numbers("ns1/out") == Counter([1]), 60)
+    servers.declared.remove(known)
+    wait_until(lambda: servers.run(name) is None, 30)
+    assert name not in first.running and name not in second.running
+    servers.create("x", "ns1/in", "ns2/copy")
+    servers.push("ns1/in", {"n": 2})
+    wait_until(lambda: servers.numbers("ns2/copy") == Counter([2]), 60), "with another destination, from where it was"
+    assert servers.numbers("ns1/out") == Counter([1])
+
+
+def test_one_that_cannot_start_is_named_and_the_others_run(servers):
+    bad = {"src": str(servers.place("ns1/in")), "dst": [{"queue": "out", "selector": "nothing > 1"}]}
+    name = f"{servers.prefix}.bad"
+    served = servers.serve()
+    with pytest.raises(GraphError, match="exchange .*bad.*nothing"):
+        served.check(name, parse_declaration(servers.graph_of_all, name, bad))
+    servers.declared.add(name, "ns1", bad, stopped=False)
+    servers.create("good", "ns1/other", "ns1/out")
+    servers.push("ns1/other", {"n": 1})
+    wait_until(lambda: servers.numbers("ns1/out") == Counter([1]), 60)
+    run = servers.run(name)
+    assert run.owner is None and run.state == "stopped" and "nothing" in run.error
