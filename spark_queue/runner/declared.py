@@ -76,7 +76,7 @@ class KnownStep:
 class DeclaredExchanges:
     """The steps of a graph, and the exchanges that are declared in its namespaces.
 
-    Its methods may block, and each change is one atomic write. All raise `StoreError`.
+    Its methods may block. Each change is one atomic write.
     """
 
     def __init__(self, graph: Graph, stores: Mapping[str, Store]) -> None:
@@ -84,7 +84,10 @@ class DeclaredExchanges:
         self._parsed: dict[str, tuple[dict[str, Any], Exchange | str]] = {}  # declarations that were read before
 
     def load(self) -> dict[str, KnownStep]:
-        """Return all steps by name, those of the graph first, then others in the order of names."""
+        """Return all steps by name, those of the graph first, then others in the order of names.
+
+        Raises `StoreError`.
+        """
         notes = self._load_notes()
         found: dict[str, KnownStep] = {}
         for name, step in self.graph.steps.items():
@@ -116,7 +119,10 @@ class DeclaredExchanges:
         return parsed
 
     def _load_notes(self) -> dict[str, _Declared]:
-        """Return what the notes say. Of two namespaces with the same name, the first one counts."""
+        """Return what the notes say. Of two with the same name, the first namespace counts.
+
+        Raises `StoreError`.
+        """
         found: dict[str, _Declared] = {}
         for ns, store in self._stores.items():
             for key, note in store.notes(DECLARED_PREFIX).items():

@@ -121,6 +121,13 @@ class ExchangeStep(RunnableStep[Exchange]):
         values = (F.col("_copy")[name].alias(name) for name in changed)
         return frame.select("id", F.lit("move").alias("outcome"), F.col("_copy")["queue"].alias("to"), *values)
 
+    def selector_inputs(self, messages: DataFrame) -> Iterator[tuple[CompiledExpression | None, DataFrame]]:
+        """Yield the selector of each destination, with the messages as it sees them, not parsed."""
+        frame, copy_columns = self._count_hops(messages), list[dict[str, str]]()
+        for number, leg in enumerate(self._destinations):
+            yield leg.selector, frame.select("id", "queue", "payload", "headers", "mature", "tries", "state")
+            frame = _apply_destination(frame, number, leg, copy_columns)
+
     def _route(self, messages: DataFrame) -> tuple[DataFrame, list[Column]]:
         """Return the messages after all destinations, and their copies (NULL: not copied)."""
         frame, copy_columns = self._count_hops(messages), list[dict[str, str]]()

@@ -35,14 +35,17 @@ class StepRun:
 
 
 class StepRuns:
-    """The runs of this process. Its methods may block, and raise `StoreError`."""
+    """The runs of this process. Its methods may block."""
 
     def __init__(self, stores: Mapping[str, Store]) -> None:
         self._stores = stores
         self._token = uuid.uuid4().hex
 
     def take(self, ns: str, name: str, state: str, error: str | None = None, restarts: int = 0) -> bool:
-        """Take or renew the run of a step. Return whether this process has it now."""
+        """Take or renew the run of a step. Return whether this process has it now.
+
+        Raises `StoreError`.
+        """
         store, key = self._stores[ns], RUN_PREFIX + name
         note, now = store.note(key), store.now()
         owner = _from_note(name, note).owner if note else None

@@ -16,12 +16,14 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from spark_queue.errors import QueueError, StoreError
+from spark_queue.graph.exchange import Exchange
 from spark_queue.graph.order import StepOrder
 from spark_queue.graph.step import Step
 from spark_queue.runner.declared import DeclaredExchanges, KnownStep
 from spark_queue.runner.graph import ExchangeGraph
 from spark_queue.runner.running_step import Status
 from spark_queue.runner.runs import StepRuns
+from spark_queue.runner.selector_times import SelectorTimes, measure_selectors, save_times
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.owner import HEARTBEAT_SECONDS, live_consumer
 
@@ -79,6 +81,13 @@ class SharedGraph:
     def check(self, name: str, step: Step) -> None:
         """Check a step as its start would. Raises `GraphError` with all its mistakes."""
         self._graph.check(self._spark, name, step)
+
+    def measure(self, name: str, exchange: Exchange) -> SelectorTimes | None:
+        """Measure the selectors of an exchange, and keep their times: see `measure_selectors`."""
+        times = measure_selectors(self._spark, name, exchange, self._declared.graph)
+        if times is not None:
+            save_times(self._stores[exchange.src.ns], name, times)
+        return times
 
     def close(self) -> None:
         """Stop all steps of this process. Another process goes on with them."""

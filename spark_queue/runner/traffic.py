@@ -19,9 +19,6 @@ from spark_queue.stores.base import Store
 TRAFFIC_VERSION, READ_VERSIONS = 2, (1, 2)
 TRAFFIC_PREFIX = "exchange/"
 
-#: The outcomes of a message at a step, as keuss-server names them. `ko`: a link rolled it back.
-OUTCOMES = ("ok", "ko", "no-route", "too-many-hops")
-
 #: The bounds of the durations of hops (ms).
 HOP_BOUNDS = (10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000)
 
@@ -37,9 +34,10 @@ class Traffic:
     there, and the messages on which its selector or its changes failed. `odd_hops`: messages whose
     header `x-hop-count` was not a number. For a link, `done`: messages that it committed, and
     `again`: messages that it rolled back. `milliseconds`: the duration of the batches, by Spark's
-    names for their stages; `triggerExecution` is the total. `hops`: messages by outcome and by the
-    bound of the duration of their batch (`ok/250`, `ok/+Inf`), from the start of the batch to its
-    end; `hop_milliseconds`: the sum of these durations, by outcome. `recent`: for each count within
+    names for their stages; `triggerExecution` is the total. `hops`: messages by outcome, as
+    keuss-server names them (`ko`: a link rolled it back), and by the bound of the duration of their
+    batch (`ok/250`, `ok/+Inf`), from its start to its end. `hop_milliseconds`: the sum of these
+    durations, by outcome. `recent`: for each count within
     RATE_MS its time (ms since 1970), and the messages received and pushed.
     """
 

@@ -376,6 +376,43 @@ BUGS: dict[str, Bug] = {
         "            if is_viewable and request.state.role",
         "tests/rest/test_security.py::test_a_viewer_may_look_and_do_nothing_else",
     ),
+    "two servers start the same exchange": Bug(
+        "runner/runs.py",
+        "owner.token != self._token and owner.is_alive(now):",
+        "owner.token != self._token and owner.is_dead:",
+        "tests/runner/test_declared.py::test_one_process_runs_a_step_until_it_gives_up_or_dies",
+    ),
+    "the exchange of a dead server stays its own": Bug(
+        "runner/runs.py",
+        "owner.token != self._token and owner.is_alive(now):",
+        "owner.token != self._token:",
+        "tests/runner/test_declared.py::test_one_process_runs_a_step_until_it_gives_up_or_dies",
+    ),
+    "a server that ends keeps its exchanges": Bug(
+        "runner/shared_graph.py",
+        "            for name in list(self._renewed):\n                self._give_up",
+        "            for name in []:\n                self._give_up",
+        "tests/runner/test_shared_graph.py::test_one_runs_what_is_declared_and_the_other_goes_on_when_it_ends",
+    ),
+    "a removed exchange runs on": Bug(
+        "runner/shared_graph.py",
+        "            if name not in wanted or wanted[name].step != step:",
+        "            if name in wanted and wanted[name].step != step:",
+        "tests/runner/test_shared_graph.py::test_stop_start_and_remove_reach_the_server_that_runs_it",
+    ),
+    "a caller over HTTP may name a function of Python": Bug(
+        "runner/declared.py",
+        "[], Graph, FROM_HTTP)",
+        "[], Graph)",
+        "tests/runner/test_declared.py::test_a_declaration_over_http_has_the_rules_of_a_file_and_may_not_name_python",
+    ),
+    "a second declaration replaces the first one": Bug(
+        "runner/declared.py",
+        "        return self._stores[ns].set_note(DECLARED_PREFIX + name, _note_value(declaration, stopped), 0)",
+        "        note = _note_value(declaration, stopped)\n"
+        "        return self._stores[ns].change_note(DECLARED_PREFIX + name, lambda _: note) is not None",
+        "tests/runner/test_declared.py::test_what_is_declared_is_there_for_all_servers_and_after_a_restart",
+    ),
     "an id settles what is remembered, not what is held": Bug(
         "rest/handles.py",
         "            places.append((REST, [handle] if is_id(handle) else []))\n",

@@ -36,7 +36,10 @@ def test_the_page_runs_as_it_is_written(tmp_path):
     (tmp_path / "work.yaml").write_text(DECLARED)
     with Events(url, "events") as events:
         made = events.create("s", "t", "x")
-    args = ("--url", f"local={url}", "--events", "local/events", "--conf", tmp_path / "work.yaml")
+    args = (
+        "--url", f"local={url}", "--events", "local/events", "--conf", tmp_path / "work.yaml",
+        "--run", "--checkpoint-root", tmp_path / "checkpoints",
+    )  # fmt: skip
     ran = 0
     with serving(tmp_path, *args) as server:
         for kind, text in blocks(PAGE):

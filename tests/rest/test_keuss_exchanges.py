@@ -18,7 +18,6 @@ from tests import registered
 from tests.conftest import mongodb_database
 from tests.redis_server import Server
 from tests.serving import serving
-from tests.tiers import param
 
 WHO = ("test", "toast")
 
@@ -225,6 +224,59 @@ def test_does_graphs_keeps_state_and_modifies_mesg(keuss):
     keuss.becomes_empty("ns1/stage_a", "ns1/stage_b1", "ns1/stage_b2", "ns1/stage_c")
 
 
+# --- selectors ------------------------------------------------------------------------------------
+
+#: Its cases of destinations: what is given here as the selector, and whether the destination gets the message.
+TAKEN = {
+    "null selector": (None, True),
+    "correct expression": ("headers['abc'] = '66'", False),
+    "string selector returns true": ("headers['a'] = '123'", True),
+    "string selector returns false": ("headers['a'] = '555'", False),
+    "string selector throws": ("raise_error('thrown')", False),
+    "selector throws on this message": ("payload::int > 1", False),
+    "uses opts from selector": ("named_struct('mature', 333, 'delay', 6, 'tries', 2, 'aaa', 5656)", True),
+    "uses delay from selector": ("named_struct('delay', 600)", True),
+}
+
+REFUSED = {
+    "wrong-type selector": (666, "selector"),
+    "a wrong expression": ("a++3", "cannot be resolved"),
+    "a function": ("msg => msg.hdrs.aaa.match (/^xxxxx/)", "must be Spark SQL, not JavaScript"),
+    "what throws": ("throw new Error ('thrown error')", "must be"),
+}
+
+
+def test_destinations_take_what_their_selector_says(keuss, created):
+    created.append("by_case")
+    dst: list[dict] = [
+        {"queue": f"case.{number}"} | ({} if selector is None else {"selector": selector})
+        for number, (selector, _) in enumerate(TAKEN.values())
+    ]
+    dst.append({"queue": "case.null", "selector": None})
+    assert keuss.create("by_case", {"src": "ns1/cases", "dst": dst}).status_code == 201
+    assert keuss.http.put("/q/ns1/cases", json="abd", headers={"x-ks-hdr-a": "123"}).status_code == 200
+    keuss.get("ns1/case.null")
+    found = {case: keuss.sizes(f"ns1/case.{number}")["totalSize"] for number, case in enumerate(TAKEN)}
+    assert found == {case: int(taken) for case, (_, taken) in TAKEN.items()}
+    order = list(TAKEN)
+    body, headers = keuss.get(f"ns1/case.{order.index('uses opts from selector')}")
+    assert body == "abd" and headers["x-ks-tries"] == "2" and headers["x-ks-hdr-a"] == "123"
+    assert headers["x-ks-mature"] == "1970-01-01T00:05:33.000Z"
+    assert keuss.sizes(f"ns1/case.{order.index('uses delay from selector')}")["schedSize"] == 1
+    keuss.becomes_empty("ns1/cases")
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_selector_that_cannot_work_is_refused_and_nothing_is_created(keuss, case):
+    """keuss-server ignores such a destination, or takes every message: see the tables in docs/exchanges.md."""
+    selector, wanted = REFUSED[case]
+    answer = keuss.create("wrong", {"src": "ns1/cases", "dst": [{"queue": "x", "selector": selector}]})
+    assert answer.status_code == 400, answer.text
+    assert "exchange 'wrong', destination 1, selector: " in answer.json()["detail"]
+    assert wanted in answer.json()["detail"]
+    assert keuss.x("GET", "/wrong").status_code == 404
+
+
 # --- managing exchanges ---------------------------------------------------------------------------
 
 FIELDS = ("src", "dst", "opts", "cid", "pending_acks", "pending_tids", "wsize")
@@ -353,6 +405,26 @@ def test_status_counts_hops_and_rates_and_metrics_have_the_hops(keuss, created):
     assert 'keuss_exchange_hops_bucket{exchange="counted",le="+Inf",status="ok"} 2.0' in metrics(keuss)
     assert keuss.x("PUT", "/counted/reset").status_code == 201
     assert keuss.state("counted")["stats"] is None
+
+
+def test_measures_its_selectors(keuss, created):
+    created.append("measured")
+    cheap = {"queue": "cheap", "selector": "tries = 0"}
+    costly = {"queue": "costly", "selector": "length(repeat(payload:n::string, 20000)) > 0 AND tries > 5"}
+    declaration = {"src": "ns1/to_measure", "dst": [cheap, "all", costly], "disable": True}
+    assert keuss.create("measured", declaration).status_code == 201
+    assert keuss.state("measured")["stopped"] is True
+    empty = keuss.x("PUT", "/measured/measure")
+    assert empty.status_code == 409 and "push some to ns1/to_measure" in empty.json()["detail"]
+    for n in range(20):
+        keuss.put("ns1/to_measure", {"n": n})
+    answer = keuss.x("PUT", "/measured/measure")
+    assert answer.status_code == 201, answer.text
+    first, none, second = answer.json()["microseconds"]
+    assert answer.json()["messages"] == 20 and none is None
+    assert 0 <= first < second, "the second one makes a text of 20,000 characters"
+    assert keuss.state("measured")["evaluation"] == answer.json()
+    assert keuss.sizes("ns1/to_measure")["size"] == 20
 
 
 def metrics(keuss):

@@ -226,21 +226,24 @@ def test_durations_of_requests_and_what_answers(http, q, ns):
 
 def test_exchanges(http, urls):
     told = http.get("/x").json()
+    late, every = {"ns": "sqlite", "q": "late"}, {"ns": "redis", "q": "all"}
     assert told["by_delay"] == http.get("/x/by_delay").json() == {
         "name": "by_delay", "kind": "exchange", "src": {"ns": "sqlite", "q": "departures"},
         "sources": [{"ns": "sqlite", "q": "departures"}],
         "dst": [
-            {"ns": "sqlite", "q": "late", "selector": "payload:delay::int > 60"},
-            {"ns": "redis", "q": "all", "selector": None},
+            {**late, "selector": "payload:delay::int > 60", "dst": late}, {**every, "selector": None, "dst": every},
         ],
         "delivery": "exactly-once", "consumer": {"parallel": None, "wsize": "auto", "reserve": True},
-        "running": False, "owner": None, "stats": None,
+        "opts": {"reserve": True}, "wsize": 1000, "cid": "by_delay", "pending_acks": {}, "pending_tids": {},
+        "stopped": False, "declared": False, "state": "stopped", "running": False, "owner": None, "server": None,
+        "restarts": 0, "error": None, "stats": None, "hops": {}, "rates": {"received": 0.0, "pushed": 0.0},
+        "evaluation": None,
     }  # fmt: skip
     assert (told["pairs"]["kind"], told["pairs"]["dst"][0]["q"], told["pairs"]["running"]) == ("join", "pairs", False)
     assert told["pairs"]["sources"] == [{"ns": "sqlite", "q": "left"}, {"ns": "redis", "q": "right"}]
     missing = http.get("/x/by_dealy")
     assert missing.status_code == 404 and "no such exchange [by_dealy]; did you mean 'by_delay'?" in missing.text
-    assert http.put("/x/by_delay").status_code == 405
+    assert http.put("/x/by_delay", json={}).status_code == 409, "it has no session"
 
 
 TYPED, PLAIN = {"content-type": "application/json"}, {"content-type": "text/plain"}

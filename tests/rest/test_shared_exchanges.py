@@ -16,7 +16,6 @@ from spark_queue.rest import Settings, create_app
 from spark_queue.runner.declared import DeclaredExchanges
 from spark_queue.runner.runs import load_runs
 from spark_queue.stores.conformance.waiting import wait_until
-
 from tests.rest.in_process import calling
 from tests.rest.test_keuss_exchanges import two_stores
 from tests.serving import serving
@@ -27,12 +26,12 @@ LONG = 120
 DECLARATION = {
     "src": "ns1/in",
     "dst": [{"queue": "even", "selector": "payload:n::int % 2 = 0"}, {"ns": "ns2", "queue": "all"}],
-    "consumer": {"wsize": 300},
+    "consumer": {"wsize": 200},
 }
 
 
 class Pushing:
-    """Pushes numbers, a few hundred a call, until it is stopped."""
+    """Pushes 400 numbers a second, until it is stopped."""
 
     def __init__(self, url):
         self.total, self._url, self._ending = 0, url, threading.Event()
@@ -42,8 +41,8 @@ class Pushing:
     def _push(self):
         with Queue(self._url, "in") as queue:
             while not self._ending.wait(0.05):
-                queue.push_many([{"n": self.total + n} for n in range(100)])
-                self.total += 100
+                queue.push_many([{"n": self.total + n} for n in range(20)])
+                self.total += 20
 
     def stop(self):
         self._ending.set()
@@ -68,14 +67,15 @@ def test_a_server_is_killed_and_another_goes_on_with_nothing_lost_or_doubled(sch
             assert httpx.get(f"{second.url}/x/routes").json()["declared"] is True
             pushing = Pushing(one)
             try:
-                wait_until(lambda: len(numbers(two, "all")) > 500, LONG)
+                wait_until(lambda: len(numbers(two, "all")) > 200, LONG)
                 with open_store(one) as store:
-                    owner = load_runs(store)["routes"].owner.pid
-                [victim] = [server for server in (first, second) if server.process.pid == owner]
+                    owner = load_runs(store)["routes"].owner
+                assert owner is not None
+                [victim] = [server for server in (first, second) if server.process.pid == owner.pid]
                 [other] = [server for server in (first, second) if server is not victim]
-                os.kill(owner, signal.SIGKILL)
+                os.kill(owner.pid, signal.SIGKILL)
                 before = len(numbers(two, "all"))
-                wait_until(lambda: len(numbers(two, "all")) > before + 500, LONG)
+                wait_until(lambda: len(numbers(two, "all")) > before + 200, LONG)
             finally:
                 total = pushing.stop()
             wait_until(lambda: len(numbers(two, "all")) == total, LONG)
@@ -128,7 +128,7 @@ def test_without_a_session_nothing_is_created_started_or_stopped(viewing, method
 def test_without_a_session_all_is_shown(viewing):
     found = viewing.get("/x").json()
     assert found["routes"]["state"] == "stopped" and not found["routes"]["running"] and not found["routes"]["stopped"]
-    assert found["routes"]["consumer"]["wsize"] == found["routes"]["wsize"] == 300
+    assert found["routes"]["consumer"]["wsize"] == found["routes"]["wsize"] == 200
     assert "unknown namespace 'ns9'" in found["broken"]["error"] and found["broken"]["stopped"] is True
     assert viewing.get("/x/route").json()["detail"] == "no such exchange [route]; did you mean 'routes'?"
     assert viewing.request("PUT", "/x/routes/reset").status_code == 201

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_queue import GraphError, StoreError, open_store
-from spark_queue.graph.model import Exchange, Graph, Namespace, Place, Processor
+from spark_queue.graph.model import Destination, Exchange, Graph, Input, Namespace, Place, Processor
 from spark_queue.graph.validation import check_graph
 from spark_queue.runner.declared import DECLARED_PREFIX, DeclaredExchanges, parse_declaration
 from spark_queue.runner.runs import RUN_PREFIX, StepRuns, load_runs
@@ -28,10 +28,10 @@ def stores(url, name, store):
 def graph(url, name):
     spaces = {ns: Namespace(url) for ns in ("ns1", "ns2")}
     steps = {
-        f"{name}.a": Exchange("ns1/a", ["b"]),
-        f"{name}.off": Exchange("ns2/b", ["c"], disable=True),
+        f"{name}.a": Exchange(Place("a", "ns1"), [Destination("b")]),
+        f"{name}.off": Exchange(Place("b", "ns2"), [Destination("c")], disable=True),
     }
-    pair = Processor("work:pair", in_={"own": "ns1/own"}, out={"out": "ns1/out"})
+    pair = Processor("work:pair", in_={"own": Input("own", "ns1")}, out={"out": Place("out", "ns1")})
     return check_graph(Graph(spaces, steps, processors={f"{name}.pair": pair}))
 
 

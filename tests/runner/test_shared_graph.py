@@ -95,7 +95,7 @@ def test_one_that_cannot_start_is_named_and_the_others_run(servers):
     bad = {"src": str(servers.place("ns1/in")), "dst": [{"queue": "out", "selector": "nothing > 1"}]}
     name = f"{servers.prefix}.bad"
     served = servers.serve()
-    with pytest.raises(GraphError, match="exchange .*bad.*nothing"):
+    with pytest.raises(GraphError, match=r"exchange .*bad.*nothing"):
         served.check(name, parse_declaration(servers.graph_of_all, name, bad))
     servers.declared.add(name, "ns1", bad, stopped=False)
     servers.create("good", "ns1/other", "ns1/out")

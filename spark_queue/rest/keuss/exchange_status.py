@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,6 +13,7 @@ from spark_queue.graph.step import Step
 from spark_queue.options.values import AUTO
 from spark_queue.runner.declared import KnownStep
 from spark_queue.runner.runs import load_runs
+from spark_queue.runner.selector_times import SelectorTimes, load_times
 from spark_queue.runner.traffic import Traffic, read_traffic
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.owner import live_consumer
@@ -25,7 +27,7 @@ def exchange_statuses(known: Mapping[str, KnownStep], stores: Mapping[str, Store
     found: dict[str, dict[str, Any]] = {}
     for ns in dict.fromkeys(one.ns for one in known.values()):
         store = stores[ns]
-        now, traffic, runs = store.now(), read_traffic(store), load_runs(store)
+        now, traffic, runs, times = store.now(), read_traffic(store), load_runs(store), load_times(store)
         for name, one in known.items():
             if one.ns != ns:
                 continue
@@ -51,6 +53,7 @@ def exchange_statuses(known: Mapping[str, KnownStep], stores: Mapping[str, Store
                 "restarts": run.restarts if run else 0,
                 "error": one.mistakes or (run.error if run else None),
                 **_counts(traffic.get(name), now),
+                "evaluation": describe_times(times[name]) if name in times else None,
             }
     return {name: found[name] for name in known}
 
@@ -77,6 +80,11 @@ def _declaration(step: Step) -> dict[str, Any]:
         "opts": {key: value for key, value in opts.items() if value},
         "wsize": settings.wsize or KEUSS_WSIZE,
     }
+
+
+def describe_times(times: SelectorTimes) -> dict[str, Any]:
+    """Return the times of selectors (µs for one message), by destination, for JSON."""
+    return {**asdict(times), "at": datetime.fromtimestamp(times.at / 1000, UTC)}
 
 
 def _queue(place: Place) -> dict[str, str]:

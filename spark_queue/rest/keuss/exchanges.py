@@ -13,15 +13,17 @@ from fastapi import Path, Request
 from starlette.responses import Response
 
 from spark_queue.errors import GraphError, did_you_mean
+from spark_queue.graph.exchange import Exchange
 from spark_queue.graph.parts import get_field, parse_place
 from spark_queue.rest.answers import json_response
 from spark_queue.rest.errors import Conflict, NotFound
-from spark_queue.rest.keuss.exchange_status import exchange_statuses
+from spark_queue.rest.keuss.exchange_status import describe_times, exchange_statuses
 from spark_queue.rest.keuss.queues import Flag
 from spark_queue.rest.routes import describe_body, describe_json, router, viewable
 from spark_queue.rest.service import Service, ServiceDependency
 from spark_queue.rest.v1.fields import read_json
 from spark_queue.runner.declared import KnownStep, parse_declaration
+from spark_queue.runner.selector_times import SelectorTimes, delete_times
 from spark_queue.runner.traffic import reset_traffic
 
 routes = router("keuss-server: exchanges", strict=False)
@@ -148,6 +150,7 @@ def _delete(service: Service, name: str) -> None:
             exchange=name,
         )
     service.declared.remove(one)
+    delete_times(service.stores[one.ns], name)
     shared.look_now(name)
 
 
@@ -175,11 +178,36 @@ def _set_stopped(service: Service, name: str, stopped: bool) -> None:
 
 @routes.put("/x/{name}/reset", status_code=201, response_class=Response, responses=ACCEPTED)
 async def reset(name: ExchangeName, service: ServiceDependency) -> Response:
-    """Set the counts of an exchange, link or processor to zero."""
+    """Set the counts of an exchange, link or processor to zero, and delete its measured times."""
 
     def clear() -> None:
         one = _find(service, name)
         reset_traffic(service.stores[one.ns].url, name)
+        delete_times(service.stores[one.ns], name)
 
     await service.run_in_thread(clear)
     return Response(status_code=201)
+
+
+@routes.put("/x/{name}/measure", status_code=201, responses=ACCEPTED)
+async def measure(name: ExchangeName, service: ServiceDependency) -> Response:
+    """Measure how long each selector of an exchange takes, on messages that wait in its queues.
+
+    No message changes. The status of the exchange has the times from then on.
+    """
+
+    def run() -> SelectorTimes:
+        one = _find(service, name)
+        shared = service.shared_graph()
+        if not isinstance(one.step, Exchange):
+            raise Conflict(f"{name} is no exchange that can run: it has no selectors to measure", exchange=name)
+        times = shared.measure(name, one.step)
+        if times is None:
+            raise Conflict(
+                f"the queues of exchange {name} have no messages to measure its selectors on: stop it, push some to "
+                f"{one.step.src}, and try again",
+                exchange=name,
+            )
+        return times
+
+    return json_response(describe_times(await service.run_in_thread(run)), 201)
