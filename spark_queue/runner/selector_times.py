@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 TIMES_VERSION = 1
 TIMES_PREFIX = "exchange-selectors/"
 
-#: How many messages are measured; the fewest and the most evaluations; how long they are to take (s).
+#: How many messages are measured; the fewest and most evaluations; how long they should take (s).
 SAMPLE, FEWEST, MOST, ENOUGH = 1_000, 1_000, 100_000, 0.1
 
 

@@ -63,7 +63,10 @@ def test_one_runs_what_is_declared_and_the_other_goes_on_when_it_ends(servers):
     wait_until(lambda: servers.run(name).state == "running")
     running = [one for one in (first, second) if name in one.running]
     assert len(running) == 1, "one of them runs it"
+    before = servers.run(name).owner
     running[0].close()
+    after = servers.run(name).owner
+    assert after is None or after.token != before.token, "it has given it up"
     servers.push("ns1/in", *({"n": n} for n in range(10, 20)))
     for queue in ("ns1/out", "ns2/copy"):
         wait_until(lambda queue=queue: servers.numbers(queue) == Counter(range(20)), 60)
