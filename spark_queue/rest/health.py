@@ -34,10 +34,13 @@ async def health() -> Response:
 async def ready(service: ServiceDependency) -> Response:
     """Answer 200 if all stores can be reached, and 503 otherwise or while the server shuts down.
 
-    Needs no credentials. The answer is up to a second old.
+    503, too, if the Spark session of the server has failed. Needs no credentials. The answer is up
+    to a second old.
     """
     if service.wait_list.shutting_down:
         raise ShuttingDown("the server is shutting down")
+    if not service.runs_its_graph:
+        raise NotReady("the server's Spark session has failed: restart it; its log has the reason")
     if not await service.readiness.ready():
         raise NotReady("a store cannot be reached: the server's log and /metrics (q_global_up) name it")
     return json_response({"status": "ready"})

@@ -80,6 +80,11 @@ class Service:
         if self._shared_graph is not None:
             self._shared_graph.start()
 
+    @property
+    def runs_its_graph(self) -> bool:
+        """Whether it runs the graph, or has no graph to run."""
+        return self._shared_graph is None or self._shared_graph.is_alive
+
     def shared_graph(self) -> SharedGraph:
         """Return the graph that this server runs. Raises `Conflict` if it runs none."""
         if self._shared_graph is None:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from spark_queue.errors import GraphError, StoreError
+from spark_queue.errors import GraphError, StoreError, StoreUnavailable
 from spark_queue.graph.exchange import Exchange
 from spark_queue.graph.model import Graph
 from spark_queue.graph.parts import FROM_HTTP, SourceLocation
@@ -81,14 +81,15 @@ class DeclaredExchanges:
 
     def __init__(self, graph: Graph, stores: Mapping[str, Store]) -> None:
         self.graph, self._stores = graph, stores
+        self._before: dict[str, dict[str, Note]] = {}  # the notes of each namespace
         self._parsed: dict[str, tuple[dict[str, Any], Exchange | str]] = {}  # declarations that were read before
 
-    def load(self) -> dict[str, KnownStep]:
+    def load(self, *, patient: bool = False) -> dict[str, KnownStep]:
         """Return all steps by name, those of the graph first, then others in the order of names.
 
-        Raises `StoreError`.
+        `patient`: if a database cannot be reached, use what it had before. Raises `StoreError`.
         """
-        notes = self._load_notes()
+        notes = self._load_notes(patient)
         found: dict[str, KnownStep] = {}
         for name, step in self.graph.steps.items():
             one = notes.pop(name, None)
@@ -118,14 +119,21 @@ class DeclaredExchanges:
         self._parsed[name] = declaration, parsed
         return parsed
 
-    def _load_notes(self) -> dict[str, _Declared]:
+    def _load_notes(self, patient: bool) -> dict[str, _Declared]:
         """Return what the notes say. Of two with the same name, the first namespace counts.
 
         Raises `StoreError`.
         """
         found: dict[str, _Declared] = {}
         for ns, store in self._stores.items():
-            for key, note in store.notes(DECLARED_PREFIX).items():
+            try:
+                notes = store.notes(DECLARED_PREFIX)
+            except StoreUnavailable:
+                if not patient:
+                    raise
+                notes = self._before.get(ns, {})
+            self._before[ns] = notes
+            for key, note in notes.items():
                 name = key.removeprefix(DECLARED_PREFIX)
                 found.setdefault(name, _from_note(name, ns, note))
         return found

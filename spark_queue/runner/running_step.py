@@ -20,6 +20,7 @@ from spark_queue.runner.query import StepQuery
 from spark_queue.runner.step import RunnableStep
 from spark_queue.runner.traffic import Traffic, add_traffic
 from spark_queue.spark import start_in_turn, supervise
+from spark_queue.spark.failures import without_secrets
 from spark_queue.spark.spark_errors import failure_of
 from spark_queue.spark.start_turns import ask_turn
 
@@ -109,13 +110,13 @@ class RunningStep:
                     max_backoff=max_backoff,
                     by_batch=query.by_batch,
                     on_check=partial(self._count_progress, query.step),
-                    wait=self._wait_to_restart,
+                    wait=partial(self._wait_to_restart, query.step.store_url),
                 )
                 self._set_state("stopped" if self._stopping.is_set() else "finished")
             except _Stopped:
                 self._set_state("stopped")
             except BaseException as error:
-                self._error = failure_of(error).text
+                self._error = without_secrets(failure_of(error).text, query.step.store_url)
                 self._set_state("stopped")
                 log.exception("step %s has failed and stops", self.name)
             finally:
@@ -129,10 +130,10 @@ class RunningStep:
         if self._state != "finished":
             self._set_state("finished")
 
-    def _wait_to_restart(self, seconds: float, error: str) -> bool:
+    def _wait_to_restart(self, url: str, seconds: float, error: str) -> bool:
         """Wait before the next start. Return whether the query is to be started."""
         self._restarts += 1
-        self._error = error
+        self._error = without_secrets(error, url)
         self._set_state("waiting")
         return not self._stopping.wait(seconds)
 

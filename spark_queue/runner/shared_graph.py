@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
@@ -24,6 +25,7 @@ from spark_queue.runner.graph import ExchangeGraph
 from spark_queue.runner.running_step import Status
 from spark_queue.runner.runs import StepRuns
 from spark_queue.runner.selector_times import SelectorTimes, measure_selectors, save_times
+from spark_queue.spark.failures import without_secrets
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.owner import HEARTBEAT_SECONDS, live_consumer
 
@@ -58,6 +60,7 @@ class SharedGraph:
         self._adopted: dict[str, Step] = {}
         self._renewed: dict[str, tuple[float, str, str | None]] = {}  # the runs of this process, as written last
         self._retry_at: dict[str, float] = {}
+        self._unreachable: set[str] = set()
         self._wake, self._ending = threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="shared graph", daemon=True)
 
@@ -96,40 +99,62 @@ class SharedGraph:
         if self._thread.ident is not None:
             self._thread.join()
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether it still looks what is to run. It ends if its Spark session fails."""
+        return self._thread.is_alive()
+
     def _run(self) -> None:
-        while not self._ending:
-            self._wake.clear()
-            try:
-                self._look()
-            except StoreError as error:
-                log.warning("cannot look which exchanges are to run, which is retried: %s", error)
-            self._wake.wait(CHECK_SECONDS)
-        self._graph.stop()
         try:
+            while not self._ending:
+                self._wake.clear()
+                self._look()
+                self._wake.wait(CHECK_SECONDS)
+        except BaseException:
+            log.critical("this server runs no exchanges any more: restart it. Other servers go on with them")
+            raise
+        finally:
+            self._graph.stop()
             for name in list(self._renewed):
-                self._give_up(self._known[name])
+                self._attempt(self._give_up, self._known[name])
+
+    def _attempt(self, act: Callable[..., None], one: KnownStep, *args: Any) -> None:
+        """Do something for a step. If its database cannot be reached, the next look retries it."""
+        try:
+            act(one, *args)
         except StoreError as error:
-            log.warning("cannot give up the exchanges of this server; others wait for its end: %s", error)
+            if one.name not in self._unreachable:
+                log.warning("the database of exchange %s fails, which is retried: %s", one.name, error)
+            self._unreachable.add(one.name)
+        else:
+            self._unreachable.discard(one.name)
 
     def _look(self) -> None:
         """Start and stop what is to be started and stopped."""
-        before, self._known = self._known, self._declared.load()
+        before = self._known
+        try:
+            self._known = self._declared.load(patient=True)
+        except StoreError as error:
+            log.warning("cannot look which exchanges are to run, which is retried: %s", error)
+            return
         self._adopt(before)
-        states, running = self._graph.status(), self.running
         steps = {name: one.step for name, one in self._known.items() if one.step is not None}
         for name in StepOrder(steps).sort(steps):
-            one, state = self._known[name], states[name]
-            alive = name in running
-            if one.stopped:
-                if alive:
-                    self._graph.stop(name)
-                if alive or name in self._renewed:
-                    self._give_up(one)
-                self._retry_at.pop(name, None)
-            elif alive:
-                self._renew(one, state)
-            else:
-                self._start(one, state)
+            self._attempt(self._look_at, self._known[name])
+
+    def _look_at(self, one: KnownStep) -> None:
+        """Start or stop a step if it is to be started or stopped, and renew its run."""
+        state, alive = self._graph.status()[one.name], one.name in self.running
+        if one.stopped:
+            if alive:
+                self._graph.stop(one.name)
+            if alive or one.name in self._renewed:
+                self._give_up(one)
+            self._retry_at.pop(one.name, None)
+        elif alive:
+            self._renew(one, state)
+        else:
+            self._start(one, state)
 
     def _start(self, one: KnownStep, state: Status) -> None:
         """Start a step, unless another process runs it, or it has just failed here."""
@@ -144,9 +169,9 @@ class SharedGraph:
         self._renewed[one.name] = now, "starting", state.error
         try:
             self._graph.start(self._spark, one.name)
-        except QueueError as error:
+        except (QueueError, PySparkException) as error:
             log.error("exchange %s cannot start, which is retried in %d s: %s", one.name, RETRY_SECONDS, error)
-            self._give_up(one, str(error))
+            self._give_up(one, without_secrets(str(error), self._stores[one.ns].url))
             self._retry_at[one.name] = now + RETRY_SECONDS
 
     def _renew(self, one: KnownStep, state: Status) -> None:
@@ -173,7 +198,7 @@ class SharedGraph:
                 self._renewed.pop(name, None)
                 self._retry_at.pop(name, None)
                 if name not in self._known:
-                    self._runs.remove(before[name].ns, name)
+                    self._attempt(lambda one: self._runs.remove(one.ns, one.name), before[name])
         for name, one in wanted.items():
             if name not in self._adopted and one.step is not None:
                 self._graph.add(name, one.step, one.checkpoint)

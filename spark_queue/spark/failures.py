@@ -57,7 +57,11 @@ def record_failure(query: StreamingQuery, error: StreamingQueryException, url: s
 def failure_reason(error: StreamingQueryException, url: str) -> str:
     """Return an error as a dead letter has it: in one line, without passwords."""
     failure = failure_of(error)
-    text = _CONTROL_CHARACTERS.sub(" ", failure.python or failure.text)
+    return without_secrets(_CONTROL_CHARACTERS.sub(" ", failure.python or failure.text), url)
+
+
+def without_secrets(text: str, url: str) -> str:
+    """Return an error text without the secrets of the URL, and of all URLs in it. It may be cut."""
     return mask_words(scrub(text, url), _URL_WITH_LOGIN.findall(text))[:ERROR_CHARACTERS]
 
 

@@ -407,6 +407,25 @@ def test_status_counts_hops_and_rates_and_metrics_have_the_hops(keuss, created):
     assert keuss.state("counted")["stats"] is None
 
 
+@pytest.mark.parametrize(
+    ("name", "declaration", "status", "wanted"),
+    [
+        ("a b", NEW, 400, "1 to 100 letters, digits"),
+        ("wrong", [], 400, "the body must be a JSON object"),
+        ("wrong", None, 400, "the body must be a JSON object"),
+        ("wrong", {"src": {"ns": ["ns1"], "queue": "q"}, "dst": []}, 400, "src.ns: must be text"),
+        ("wrong", {"src": 7, "dst": "all"}, 400, "src: must be a mapping"),
+        ("wrong", {"src": {"ns": "redis://:secret@x", "queue": "q"}, "dst": []}, 404, "namespace redis://:***@x"),
+        ("wrong", {"src": "ns1/a\0b", "dst": []}, 400, "queue"),
+        ("wrong", {**NEW, "dst": ["x" * 100] * 4000}, 413, "the declaration is larger than 262,144 bytes"),
+    ],
+)
+def test_a_wrong_body_is_refused_with_what_is_wrong(keuss, name, declaration, status, wanted):
+    answer = keuss.create(name, declaration)
+    assert answer.status_code == status and wanted in answer.json()["detail"], answer.text
+    assert keuss.x("GET", f"/{name}").status_code == 404
+
+
 def test_measures_its_selectors(keuss, created):
     created.append("measured")
     cheap = {"queue": "cheap", "selector": "tries = 0"}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from contextlib import ExitStack
 
 import pytest
 
 from spark_queue import GraphError
+from spark_queue.errors import StoreUnavailable
 from spark_queue.graph.model import Graph, Namespace
 from spark_queue.runner.declared import DeclaredExchanges, parse_declaration
 from spark_queue.runner.runs import load_runs
@@ -106,3 +108,34 @@ def test_one_that_cannot_start_is_named_and_the_others_run(servers):
     wait_until(lambda: servers.numbers("ns1/out") == Counter([1]), 60)
     run = servers.run(name)
     assert run.owner is None and run.state == "stopped" and "nothing" in run.error
+
+
+def test_a_database_that_is_away_keeps_no_other_exchange_waiting(servers, monkeypatch, caplog):
+    served = servers.serve()
+    servers.create("away", "ns2/in", "ns2/out")
+    name = f"{servers.prefix}.away"
+    wait_until(lambda: name in served.running, 60)
+
+    def refuse(*_):
+        raise StoreUnavailable("no answer")
+
+    gone = servers.stores["ns2"]
+    for call in ("notes", "note", "set_note"):
+        monkeypatch.setattr(gone, call, refuse)
+    servers.create("here", "ns1/in", "ns1/out")
+    servers.push("ns1/in", {"n": 1})
+    wait_until(lambda: servers.numbers("ns1/out") == Counter([1]), 60)
+    assert name in served.running, "what runs there retries by itself"
+    wait_until(lambda: f"the database of exchange {name} fails, which is retried: no answer" in caplog.text, 30)
+    monkeypatch.undo()
+    servers.declared.set_stopped(servers.declared.load()[name], True)
+    wait_until(lambda: name not in served.running, 60)
+
+
+def test_an_error_without_a_remedy_ends_it_and_is_seen(servers, monkeypatch, caplog):
+    served = servers.serve()
+    assert served.is_alive
+    monkeypatch.setattr(served, "_look", lambda: 1 / 0)
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)  # it would be shown as a warning, and fail the test
+    wait_until(lambda: not served.is_alive, 30)
+    assert "this server runs no exchanges any more: restart it" in caplog.text

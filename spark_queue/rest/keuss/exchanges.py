@@ -15,8 +15,10 @@ from starlette.responses import Response
 from spark_queue.errors import GraphError, did_you_mean
 from spark_queue.graph.exchange import Exchange
 from spark_queue.graph.parts import get_field, parse_place
+from spark_queue.messages.json_text import dump_json
+from spark_queue.options.masking import mask_if_url
 from spark_queue.rest.answers import json_response
-from spark_queue.rest.errors import Conflict, NotFound
+from spark_queue.rest.errors import Conflict, NotFound, TooLarge
 from spark_queue.rest.keuss.exchange_status import describe_times, exchange_statuses
 from spark_queue.rest.keuss.queues import Flag
 from spark_queue.rest.routes import describe_body, describe_json, router, viewable
@@ -31,6 +33,9 @@ routes = router("keuss-server: exchanges", strict=False)
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 
 ExchangeName = Annotated[str, Path(description="The name of an exchange, a link or a processor.", max_length=200)]
+
+#: Most bytes of a declaration: all servers read all declarations, again and again.
+MAX_DECLARATION = 1 << 18
 
 #: The body of a declaration, for OpenAPI.
 DECLARATION_SCHEMA = {
@@ -124,9 +129,11 @@ def _create(service: Service, name: str, declaration: Any) -> None:
         raise Conflict(f"exchange {name} already exists", exchange=name)
     if not isinstance(declaration, dict):
         raise GraphError('the body must be a JSON object, such as {"src": "ns/queue", "dst": ["ns/queue"]}')
+    if len(dump_json(declaration)) > MAX_DECLARATION:
+        raise TooLarge(f"the declaration is larger than {MAX_DECLARATION:,} bytes: use fewer destinations")
     ns = get_field(parse_place(declaration.get("src")), "ns")
-    if ns and ns not in service.stores:
-        raise NotFound(f"namespace {ns} not defined{did_you_mean(str(ns), service.stores)}", ns=ns)
+    if isinstance(ns, str) and ns and ns not in service.stores:
+        raise NotFound(f"namespace {mask_if_url(ns)} not defined{did_you_mean(ns, service.stores)}")
     step = parse_declaration(service.settings.graph, name, declaration)
     shared.check(name, step)
     if not service.declared.add(name, step.src.ns, declaration, stopped=step.disable):
