@@ -24,7 +24,8 @@ from spark_queue.runner.declared import DeclaredExchanges, KnownStep
 from spark_queue.runner.graph import ExchangeGraph
 from spark_queue.runner.running_step import Status
 from spark_queue.runner.runs import StepRuns
-from spark_queue.runner.selector_times import SelectorTimes, measure_selectors, save_times
+from spark_queue.runner.selector_times import SelectorTimes, delete_times, measure_selectors, save_times
+from spark_queue.runner.traffic import reset_traffic
 from spark_queue.spark.failures import without_secrets
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.owner import HEARTBEAT_SECONDS, live_consumer
@@ -198,11 +199,18 @@ class SharedGraph:
                 self._renewed.pop(name, None)
                 self._retry_at.pop(name, None)
                 if name not in self._known:
-                    self._attempt(lambda one: self._runs.remove(one.ns, one.name), before[name])
+                    self._attempt(self._forget, before[name])
         for name, one in wanted.items():
             if name not in self._adopted and one.step is not None:
                 self._graph.add(name, one.step, one.checkpoint)
                 self._adopted[name] = one.step
+
+    def _forget(self, one: KnownStep) -> None:
+        """Remove what is kept of an exchange that was removed: its run, its counts and its times."""
+        store = self._stores[one.ns]
+        self._runs.remove(one.ns, one.name)
+        reset_traffic(store.url, one.name)
+        delete_times(store, one.name)
 
     def _is_free(self, one: KnownStep) -> bool:
         """Return whether no living process runs the step."""

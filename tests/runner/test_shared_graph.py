@@ -14,6 +14,7 @@ from spark_queue.graph.model import Graph, Namespace
 from spark_queue.runner.declared import DeclaredExchanges, parse_declaration
 from spark_queue.runner.runs import load_runs
 from spark_queue.runner.shared_graph import SharedGraph
+from spark_queue.runner.traffic import load_traffic
 from spark_queue.stores.conformance.waiting import wait_until
 from spark_queue.stores.named import NamedStores
 from tests.runner.test_exchange import World
@@ -88,7 +89,7 @@ def test_stop_start_and_remove_reach_the_server_that_runs_it(servers):
     servers.declared.set_stopped(known, False)
     wait_until(lambda: servers.numbers("ns1/out") == Counter([1]), 60)
     servers.declared.remove(known)
-    wait_until(lambda: servers.run(name) is None, 30)
+    wait_until(lambda: servers.run(name) is None and name not in load_traffic(servers.urls["ns1"]), 30)
     assert name not in first.running and name not in second.running
     servers.create("x", "ns1/in", "ns2/copy")
     servers.push("ns1/in", {"n": 2})

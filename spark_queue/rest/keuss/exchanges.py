@@ -157,7 +157,6 @@ def _delete(service: Service, name: str) -> None:
             exchange=name,
         )
     service.declared.remove(one)
-    delete_times(service.stores[one.ns], name)
     shared.look_now(name)
 
 
