@@ -206,7 +206,7 @@ class SharedGraph:
                 self._adopted[name] = one.step
 
     def _forget(self, one: KnownStep) -> None:
-        """Remove what is kept of an exchange that was removed: its run, its counts and its times."""
+        """Remove the run, the counts and the times of an exchange that was removed."""
         store = self._stores[one.ns]
         self._runs.remove(one.ns, one.name)
         reset_traffic(store.url, one.name)
