@@ -13,6 +13,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from itertools import accumulate
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -21,7 +23,8 @@ from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spark_queue.errors import QueueError
-from spark_queue.runner.traffic import HOP_BOUNDS, read_traffic
+from spark_queue.runner.declared import DeclaredExchanges
+from spark_queue.runner.traffic import HOP_BOUNDS, Traffic, traffic_of
 from spark_queue.stores.base import Store
 from spark_queue.stores.support.counters import ACTS
 
@@ -53,10 +56,10 @@ METHODS = frozenset({"GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS"}
 class ServerMetrics:
     """The metrics of one server."""
 
-    def __init__(self, stores: Mapping[str, Store]) -> None:
+    def __init__(self, stores: Mapping[str, Store], declared: DeclaredExchanges) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(QueueCollector(stores))
-        self._registry.register(HopCollector(stores))
+        self._registry.register(HopCollector(declared, stores))
         self._acts = {
             act: Counter(
                 f"keuss_q_{act}", f"Messages of {act} over HTTP, by outcome", ("proto", "ns", "q", "status"),
@@ -144,31 +147,29 @@ class QueueCollector(Collector):
 class HopCollector(Collector):
     """A collector that reads the hops of messages through exchanges from the stores."""
 
-    def __init__(self, stores: Mapping[str, Store]) -> None:
-        self._stores = stores
+    def __init__(self, declared: DeclaredExchanges, stores: Mapping[str, Store]) -> None:
+        self._declared, self._stores = declared, stores
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
-        """Yield the histogram. A store that cannot be reached has none: see `q_global_up`."""
+        """Yield the histogram. What cannot be read is left out: see `q_global_up`."""
         found = HistogramMetricFamily(
             "keuss_exchange_hops",
             "Duration of a hop of a message through an exchange (ms): of its batch, from start to end",
             labels=("exchange", "status"),
         )
-        seen: set[str] = set()  # two namespaces may have the same database
-        for store in self._stores.values():
-            try:
-                counts = read_traffic(store)
-            except QueueError:
-                continue
-            for name, traffic in counts.items():
-                for outcome in traffic.hop_milliseconds if name not in seen else ():
-                    buckets, total = [], 0
-                    for bound in (*map(str, HOP_BOUNDS), "+Inf"):
-                        total += traffic.hops[f"{outcome}/{bound}"]
-                        buckets.append((bound, float(total)))
-                    found.add_metric((name, outcome), buckets, float(traffic.hop_milliseconds[outcome]))
-            seen |= counts.keys()
+        with suppress(QueueError):
+            for name, one in self._declared.load(patient=True).items():
+                with suppress(QueueError):
+                    _add_hops(found, name, traffic_of(self._stores[one.ns], name) or Traffic())
         yield found
+
+
+def _add_hops(found: HistogramMetricFamily, name: str, traffic: Traffic) -> None:
+    for outcome, milliseconds in traffic.hop_milliseconds.items():
+        counts = [traffic.hops[f"{outcome}/{bound}"] for bound in (*HOP_BOUNDS, "+Inf")]
+        bounds = map(str, (*HOP_BOUNDS, "+Inf"))
+        buckets = [(bound, float(total)) for bound, total in zip(bounds, accumulate(counts), strict=True)]
+        found.add_metric((name, outcome), buckets, float(milliseconds))
 
 
 def queue_status(store: Store, queue: str) -> dict[str, Any]:

@@ -51,11 +51,11 @@ class Service:
             {ns: one.url for ns, one in settings.options.items()}, retry_timeout=RETRY_TIMEOUT_MS
         )
         self.wait_list = WaitList()
-        self.metrics = ServerMetrics(self.stores)
+        self.declared = DeclaredExchanges(settings.graph, self.stores)
+        self.metrics = ServerMetrics(self.stores, self.declared)
         self.readiness = Readiness(self.stores)
         self.bodies = Bodies(settings.limits.body)
         self.handles = Handles()
-        self.declared = DeclaredExchanges(settings.graph, self.stores)
         self._shared_graph = self._make_shared_graph()
         self.events: Events | None = None
         if (place := settings.place_of_events()) is not None:

@@ -1,29 +1,37 @@
 """Exchanges that callers declare at run time, kept in the database of their source.
 
-All servers of the database see them, and they are there after a restart. The note of an exchange
-has its declaration, and whether it is stopped. A step of a graph file has a note only if it was
-stopped or started; the file has its declaration.
+All servers of the database see them, and they are there after a restart. One note has all those of
+a namespace, since servers read it every second. It has the declaration of each, and whether it is
+stopped. A step of a graph file is in a note only if it was stopped or started; the file has its
+declaration.
 """
 
 from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
-from spark_queue.errors import GraphError, StoreError, StoreUnavailable
+from spark_queue.errors import GraphError, StoreUnavailable, UsageError
 from spark_queue.graph.exchange import Exchange
 from spark_queue.graph.model import Graph
 from spark_queue.graph.parts import FROM_HTTP, SourceLocation
 from spark_queue.graph.step import Step
 from spark_queue.graph.validation import build_graph, with_step
+from spark_queue.messages.json_text import dump_json
+from spark_queue.runner.note_version import check_version
 from spark_queue.stores.base import Store
-from spark_queue.stores.types import Note
 
 DECLARED_VERSION = 1
-DECLARED_PREFIX = "declared-exchange/"
+DECLARED_NOTE = "declared-exchanges"
+
+#: Most bytes of the note of a namespace. The smallest limit of a database is 16 MB.
+MAX_DECLARED = 4 << 20
+
+#: What a note says, by name: `declaration` (`None`: that of the graph file) and `stopped`.
+Entries = dict[str, dict[str, Any]]
 
 
 def parse_declaration(graph: Graph, name: str, declaration: Any) -> Exchange:
@@ -36,14 +44,6 @@ def parse_declaration(graph: Graph, name: str, declaration: Any) -> Exchange:
     [found] = build_graph(raw, SourceLocation(f"exchange {name!r}"), [], Graph, FROM_HTTP).exchanges.values()
     with_step(graph, name, found)
     return found
-
-
-class _Declared(NamedTuple):
-    """What a note says: the declaration of an exchange, `None` for a step of a graph file."""
-
-    ns: str
-    declaration: dict[str, Any] | None
-    stopped: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,31 +81,31 @@ class DeclaredExchanges:
 
     def __init__(self, graph: Graph, stores: Mapping[str, Store]) -> None:
         self.graph, self._stores = graph, stores
-        self._before: dict[str, dict[str, Note]] = {}  # the notes of each namespace
+        self._before: dict[str, Entries] = {}  # what each namespace said last
         self._parsed: dict[str, tuple[dict[str, Any], Exchange | str]] = {}  # declarations that were read before
 
     def load(self, *, patient: bool = False) -> dict[str, KnownStep]:
         """Return all steps by name, those of the graph first, then others in the order of names.
 
-        `patient`: if a database cannot be reached, use what it had before. Raises `StoreError`.
+        `patient`: if a database cannot be reached, use what it said before. Raises `StoreError`.
         """
-        notes = self._load_notes(patient)
         found: dict[str, KnownStep] = {}
+        said = self._load_entries(patient)
         for name, step in self.graph.steps.items():
-            one = notes.pop(name, None)
-            stopped = step.disable if one is None or one.declaration is not None else one.stopped
+            _, entry = said.pop(name, ("", {}))
+            stopped = bool(entry.get("stopped", step.disable))
             found[name] = KnownStep(name, step.home.ns, step, stopped=stopped)
-        for name, one in sorted(notes.items()):
-            if one.declaration is None:
+        for name, (ns, entry) in sorted(said.items()):
+            if (declaration := entry.get("declaration")) is None:
                 continue  # a step that the file had once
-            parsed = self._parse(name, one.declaration)
-            known = KnownStep(name, one.ns, None, declared=True, stopped=one.stopped)
+            known = KnownStep(name, ns, None, declared=True, stopped=bool(entry.get("stopped")))
+            parsed = self._parse(name, declaration)
             facts: dict[str, Any] = {"mistakes": parsed} if isinstance(parsed, str) else {"step": parsed}
             found[name] = replace(known, **facts)
         return found
 
     def _parse(self, name: str, declaration: dict[str, Any]) -> Exchange | str:
-        """Return the exchange of a note, or its mistakes.
+        """Return the exchange of a declaration, or its mistakes.
 
         The server that declared it may have other namespaces, or a newer version.
         """
@@ -119,56 +119,76 @@ class DeclaredExchanges:
         self._parsed[name] = declaration, parsed
         return parsed
 
-    def _load_notes(self, patient: bool) -> dict[str, _Declared]:
-        """Return what the notes say. Of two with the same name, the first namespace counts.
+    def _load_entries(self, patient: bool) -> dict[str, tuple[str, dict[str, Any]]]:
+        """Return what the notes say, with the namespace, by name; the first namespace counts.
 
         Raises `StoreError`.
         """
-        found: dict[str, _Declared] = {}
+        found: dict[str, tuple[str, dict[str, Any]]] = {}
         for ns, store in self._stores.items():
             try:
-                notes = store.notes(DECLARED_PREFIX)
+                note = store.note(DECLARED_NOTE)
             except StoreUnavailable:
                 if not patient:
                     raise
-                notes = self._before.get(ns, {})
-            self._before[ns] = notes
-            for key, note in notes.items():
-                name = key.removeprefix(DECLARED_PREFIX)
-                found.setdefault(name, _from_note(name, ns, note))
+            else:
+                self._before[ns] = {} if note is None else _entries(ns, note.value)
+            for name, entry in self._before.get(ns, {}).items():
+                found.setdefault(name, (ns, entry))
         return found
 
     def add(self, name: str, ns: str, declaration: dict[str, Any], *, stopped: bool) -> bool:
-        """Declare an exchange. Return whether the database had none of that name before."""
-        return self._stores[ns].set_note(DECLARED_PREFIX + name, _note_value(declaration, stopped), 0)
+        """Declare an exchange. Return whether the database had none of that name before.
+
+        Raises `UsageError` if the database has too many.
+        """
+        added = False
+
+        def change(entries: Entries) -> Entries:
+            nonlocal added
+            added = entries.get(name, {}).get("declaration") is None
+            made = entries | {name: {"declaration": declaration, "stopped": stopped}} if added else entries
+            if len(dump_json(made)) > MAX_DECLARED:
+                raise UsageError(
+                    f"the exchanges that callers created in namespace {ns} would take more than {MAX_DECLARED:,} "
+                    "bytes: delete some",
+                    ns=ns,
+                )
+            return made
+
+        self._change(ns, change)
+        return added
 
     def set_stopped(self, one: KnownStep, stopped: bool) -> bool:
         """Set whether a step is stopped. Return whether it is still there."""
 
-        def change(value: dict[str, Any] | None) -> dict[str, Any] | None:
-            if one.declared and value is None:
-                return None  # it was removed meanwhile
-            declaration = value["declaration"] if value is not None else None
-            return _note_value(declaration, stopped)
+        def change(entries: Entries) -> Entries:
+            if one.declared and one.name not in entries:
+                return entries  # it was removed meanwhile
+            declaration = entries.get(one.name, {}).get("declaration")
+            return entries | {one.name: {"declaration": declaration, "stopped": stopped}}
 
-        return self._stores[one.ns].change_note(DECLARED_PREFIX + one.name, change) is not None
+        return one.name in self._change(one.ns, change)
 
     def remove(self, one: KnownStep) -> None:
         """Remove a declared exchange, if it is there."""
-        self._stores[one.ns].change_note(DECLARED_PREFIX + one.name, lambda _: None)
+        self._change(one.ns, lambda entries: {name: entry for name, entry in entries.items() if name != one.name})
+
+    def _change(self, ns: str, change: Callable[[Entries], Entries]) -> Entries:
+        """Write the entries that `change` returns, unless they are equal, and return them."""
+
+        def change_value(value: dict[str, Any] | None) -> dict[str, Any] | None:
+            before = {} if value is None else _entries(ns, value)
+            after = change(before)
+            if after == before:
+                return value
+            # If a reply is lost, `set_note` finds its write by the value, which must be unique.
+            return {"v": DECLARED_VERSION, "exchanges": after, "by": uuid.uuid4().hex}
+
+        value = self._stores[ns].change_note(DECLARED_NOTE, change_value)
+        return {} if value is None else _entries(ns, value)
 
 
-def _note_value(declaration: dict[str, Any] | None, stopped: bool) -> dict[str, Any]:
-    # If a reply is lost, `set_note` finds its write by the value, which must be unique.
-    return {"v": DECLARED_VERSION, "declaration": declaration, "stopped": stopped, "by": uuid.uuid4().hex}
-
-
-def _from_note(name: str, ns: str, note: Note) -> _Declared:
-    value = note.value
-    if value.get("v") != DECLARED_VERSION:
-        raise StoreError(
-            f"the declaration of exchange {name!r} has version {value.get('v')!r}, this version of spark_queue "
-            f"reads {DECLARED_VERSION}: upgrade spark_queue",
-            exchange=name,
-        )
-    return _Declared(ns, value["declaration"], value["stopped"])
+def _entries(ns: str, value: Mapping[str, Any]) -> Entries:
+    check_version(value, (DECLARED_VERSION,), f"exchanges that callers created in namespace {ns}")
+    return {name: entry for name, entry in value["exchanges"].items() if isinstance(entry, dict)}

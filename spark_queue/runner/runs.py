@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from spark_queue.errors import StoreError
+from spark_queue.runner.note_version import check_version
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.owner import Owner
 from spark_queue.stores.types import Note
@@ -76,10 +76,13 @@ class StepRuns:
         store.change_note(RUN_PREFIX + name, change)
 
 
-def load_runs(store: Store) -> dict[str, StepRun]:
-    """Return the runs of steps whose source is in this store, by name. Raises `StoreError`."""
-    notes = {key.removeprefix(RUN_PREFIX): note for key, note in store.notes(RUN_PREFIX).items()}
-    return {name: _from_note(name, note) for name, note in notes.items()}
+def load_run(store: Store, name: str) -> StepRun | None:
+    """Return the run of a step whose source is in this store, `None` if it never ran.
+
+    Raises `StoreError`.
+    """
+    note = store.note(RUN_PREFIX + name)
+    return None if note is None else _from_note(name, note)
 
 
 def _note_value(run: StepRun) -> dict[str, Any]:
@@ -91,10 +94,5 @@ def _note_value(run: StepRun) -> dict[str, Any]:
 
 def _from_note(name: str, note: Note) -> StepRun:
     value = note.value
-    if value.get("v") != RUN_VERSION:
-        raise StoreError(
-            f"the run of exchange {name!r} has version {value.get('v')!r}, this version of spark_queue reads "
-            f"{RUN_VERSION}: upgrade spark_queue",
-            exchange=name,
-        )
+    check_version(value, (RUN_VERSION,), f"facts about the run of exchange {name!r}")
     return StepRun(value["owner"] and Owner(**value["owner"]), value["state"], value["error"], value["restarts"])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from spark_queue.errors import StoreError
+from spark_queue.runner.note_version import check_version
 from spark_queue.stores.base import Store
 
 if TYPE_CHECKING:
@@ -106,16 +106,14 @@ def delete_times(store: Store, exchange: str) -> None:
     store.change_note(TIMES_PREFIX + exchange, lambda _: None)
 
 
-def load_times(store: Store) -> dict[str, SelectorTimes]:
-    """Return the times of exchanges whose source is in this store. Raises `StoreError`."""
-    found = {}
-    for key, note in store.notes(TIMES_PREFIX).items():
-        name, value = key.removeprefix(TIMES_PREFIX), dict[str, Any](note.value)
-        if value.get("v") != TIMES_VERSION:
-            raise StoreError(
-                f"the times of the selectors of exchange {name!r} have version {value.get('v')!r}, this version of "
-                f"spark_queue reads {TIMES_VERSION}: upgrade spark_queue",
-                exchange=name,
-            )
-        found[name] = SelectorTimes(value["at"], value["messages"], value["microseconds"])
-    return found
+def load_times(store: Store, exchange: str) -> SelectorTimes | None:
+    """Return the times of an exchange whose source is in this store, if it was measured.
+
+    Raises `StoreError`.
+    """
+    note = store.note(TIMES_PREFIX + exchange)
+    if note is None:
+        return None
+    value = note.value
+    check_version(value, (TIMES_VERSION,), f"times of the selectors of exchange {exchange!r}")
+    return SelectorTimes(value["at"], value["messages"], value["microseconds"])

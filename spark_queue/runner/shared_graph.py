@@ -38,6 +38,9 @@ CHECK_SECONDS = 1.0
 #: How long it waits before it starts a step again that has ended with an error (s).
 RETRY_SECONDS = 60.0
 
+#: How long it waits before it looks again at a step that a program runs which is no server (s).
+OTHER_SECONDS = 5.0
+
 
 class SharedGraph:
     """Runs a graph, and declared exchanges, together with other processes."""
@@ -163,11 +166,15 @@ class SharedGraph:
         if one.name in self._renewed:  # it has ended here, with an error
             self._give_up(one)
             self._retry_at[one.name] = now + RETRY_SECONDS
-        if now < self._retry_at.get(one.name, 0) or not self._is_free(one):
+        if now < self._retry_at.get(one.name, 0):
             return
         if not self._runs.take(one.ns, one.name, "starting", state.error, state.restarts):
-            return
+            return  # another server runs it
         self._renewed[one.name] = now, "starting", state.error
+        if not self._is_free(one):
+            self._give_up(one)
+            self._retry_at[one.name] = now + OTHER_SECONDS
+            return
         try:
             self._graph.start(self._spark, one.name)
         except (QueueError, PySparkException) as error:
@@ -213,6 +220,6 @@ class SharedGraph:
         delete_times(store, one.name)
 
     def _is_free(self, one: KnownStep) -> bool:
-        """Return whether no living process runs the step."""
+        """Return whether no program that is no server runs the step, such as jobs/exchange.py."""
         src: Any = one.step and one.step.src
         return src is None or live_consumer(self._stores[src.ns], src.queue, one.name) is None

@@ -12,7 +12,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
-from spark_queue.errors import StoreError
+from spark_queue.runner.note_version import check_version
 from spark_queue.stores import open_store
 from spark_queue.stores.base import Store
 
@@ -106,13 +106,17 @@ def add_traffic(url: str, step: str, traffic: Traffic) -> Traffic:
 def load_traffic(url: str) -> dict[str, Traffic]:
     """Return the counts of steps whose source is in the store at `url`. Raises `StoreError`."""
     with open_store(url) as store:
-        return read_traffic(store)
-
-
-def read_traffic(store: Store) -> dict[str, Traffic]:
-    """Return the counts of steps whose source is in this store, by name. Raises `StoreError`."""
-    notes = {key.removeprefix(TRAFFIC_PREFIX): note for key, note in store.notes(TRAFFIC_PREFIX).items()}
+        notes = {key.removeprefix(TRAFFIC_PREFIX): note for key, note in store.notes(TRAFFIC_PREFIX).items()}
     return {step: _from_note(step, note.value) for step, note in notes.items()}
+
+
+def traffic_of(store: Store, step: str) -> Traffic | None:
+    """Return the counts of a step whose source is in this store, if there are any.
+
+    Raises `StoreError`.
+    """
+    note = store.note(TRAFFIC_PREFIX + step)
+    return None if note is None else _from_note(step, note.value)
 
 
 def reset_traffic(url: str, step: str) -> None:
@@ -122,12 +126,6 @@ def reset_traffic(url: str, step: str) -> None:
 
 
 def _from_note(step: str, value: Mapping[str, Any]) -> Traffic:
+    check_version(value, READ_VERSIONS, f"counts of exchange {step!r}")
     facts: dict[str, Any] = {key: Counter(one) if isinstance(one, Mapping) else one for key, one in value.items()}
-    facts.pop("by", None)
-    if facts.pop("v", None) not in READ_VERSIONS:
-        raise StoreError(
-            f"the statistics of exchange {step!r} have version {value.get('v')!r}, this version of spark_queue "
-            f"reads {TRAFFIC_VERSION}: upgrade spark_queue",
-            exchange=step,
-        )
-    return Traffic(**facts)
+    return Traffic(**{key: one for key, one in facts.items() if key not in ("v", "by")})

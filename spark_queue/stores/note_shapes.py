@@ -24,6 +24,11 @@ _OWNER: Final = {"token": str, "host": str, "boot": str, "pid": int, "started": 
 _SEGMENTS: Final = [[str, int, int, _optional(int)], ...]
 _ROWS: Final = Either((str, [str, ...], None))
 
+_TRAFFIC: Final = {
+    "batches?": int, "received?": int, "no_route?": int, "too_many_hops?": int, "odd_hops?": int, "done?": int,
+    "again?": int, "pushed?": dict, "failed?": dict, "milliseconds?": dict, "by?": str,
+}  # fmt: skip
+
 #: By kind (from the key) and `v`. The reader of a note refuses other versions.
 SHAPES: Final[Mapping[tuple[str, int | None], Shape]] = {
     ("consumer", 1): _OWNER,
@@ -40,10 +45,11 @@ SHAPES: Final[Mapping[tuple[str, int | None], Shape]] = {
         "batch": int, "stages": [str, ...], "id?": str, "members?": dict, "rows?": _ROWS, "rows_before?": _ROWS,
     },
     ("written", 1): {"rows": str},
-    ("exchange", 1): {
-        "batches?": int, "received?": int, "no_route?": int, "too_many_hops?": int, "odd_hops?": int, "done?": int,
-        "again?": int, "pushed?": dict, "failed?": dict, "milliseconds?": dict, "by?": str,
-    },
+    ("exchange", 1): _TRAFFIC,
+    ("exchange", 2): _TRAFFIC | {"hops?": dict, "hop_milliseconds?": dict, "recent?": [[int, int, int], ...]},
+    ("exchange-run", 1): {"owner": _optional(_OWNER), "state": str, "error": _optional(str), "restarts": int},
+    ("exchange-selectors", 1): {"at": int, "messages": int, "microseconds": list},
+    ("declared-exchanges", 1): {"exchanges": dict},
     ("log", 1): {
         "id": str, "first": int, "cleared": int, "number": int, "position": int, "segments": _SEGMENTS,
         "pages": [[int, int, int, int], ...],
@@ -53,7 +59,7 @@ SHAPES: Final[Mapping[tuple[str, int | None], Shape]] = {
     ("log page", 1): {"segments": _SEGMENTS},
 }  # fmt: skip
 
-_NAMES: Final = {bool: "true or false", dict: "an object", int: "a whole number", str: "text"}
+_NAMES: Final = {bool: "true or false", dict: "an object", int: "a whole number", list: "a list", str: "text"}
 
 
 def fault_of(key: str, value: object) -> str:

@@ -390,8 +390,8 @@ BUGS: dict[str, Bug] = {
     ),
     "a server that ends keeps its exchanges": Bug(
         "runner/shared_graph.py",
-        "            for name in list(self._renewed):\n                self._give_up",
-        "            for name in []:\n                self._give_up",
+        "            for name in list(self._renewed):\n                self._attempt",
+        "            for name in []:\n                self._attempt",
         "tests/runner/test_shared_graph.py::test_one_runs_what_is_declared_and_the_other_goes_on_when_it_ends",
     ),
     "a removed exchange runs on": Bug(
@@ -408,9 +408,8 @@ BUGS: dict[str, Bug] = {
     ),
     "a second declaration replaces the first one": Bug(
         "runner/declared.py",
-        "        return self._stores[ns].set_note(DECLARED_PREFIX + name, _note_value(declaration, stopped), 0)",
-        "        note = _note_value(declaration, stopped)\n"
-        "        return self._stores[ns].change_note(DECLARED_PREFIX + name, lambda _: note) is not None",
+        '            added = entries.get(name, {}).get("declaration") is None\n',
+        "            added = True\n",
         "tests/runner/test_declared.py::test_what_is_declared_is_there_for_all_servers_and_after_a_restart",
     ),
     "an id settles what is remembered, not what is held": Bug(

@@ -14,7 +14,7 @@ from spark_queue import Queue, open_store
 from spark_queue.graph.model import Graph, Namespace
 from spark_queue.rest import Settings, create_app
 from spark_queue.runner.declared import DeclaredExchanges
-from spark_queue.runner.runs import load_runs
+from spark_queue.runner.runs import load_run
 from spark_queue.stores.conformance.waiting import wait_until
 from tests.rest.in_process import calling
 from tests.rest.test_keuss_exchanges import two_stores
@@ -69,8 +69,9 @@ def test_a_server_is_killed_and_another_goes_on_with_nothing_lost_or_doubled(sch
             try:
                 wait_until(lambda: len(numbers(two, "all")) > 200, LONG)
                 with open_store(one) as store:
-                    owner = load_runs(store)["routes"].owner
-                assert owner is not None
+                    run = load_run(store, "routes")
+                assert run is not None and run.owner is not None
+                owner = run.owner
                 [victim] = [server for server in (first, second) if server.process.pid == owner.pid]
                 [other] = [server for server in (first, second) if server is not victim]
                 os.kill(owner.pid, signal.SIGKILL)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from spark_queue import GraphError, StoreError, open_store
+from spark_queue import GraphError, StoreError, UsageError, open_store
 from spark_queue.graph.model import Destination, Exchange, Graph, Input, Namespace, Place, Processor
 from spark_queue.graph.validation import check_graph
-from spark_queue.runner.declared import DECLARED_PREFIX, DeclaredExchanges, parse_declaration
-from spark_queue.runner.runs import RUN_PREFIX, StepRuns, load_runs
+from spark_queue.runner.declared import DECLARED_NOTE, DeclaredExchanges, KnownStep, parse_declaration
+from spark_queue.runner.runs import RUN_PREFIX, StepRuns, load_run
 from spark_queue.stores.services.owner import Owner
 
 HALF = {"src": "ns1/in", "dst": [{"queue": "half", "selector": "payload:n::int % 2 = 0"}]}
@@ -19,9 +19,11 @@ def stores(url, name, store):
     """Two namespaces with the same database, as a graph may have them. What is declared there begins with `name`."""
     with open_store(url) as other:
         yield {"ns1": store, "ns2": other}
-        for prefix in (DECLARED_PREFIX, RUN_PREFIX):
-            for key in store.notes(f"{prefix}{name}"):
-                store.change_note(key, lambda _: None)
+        for key in store.notes(f"{RUN_PREFIX}{name}"):
+            store.change_note(key, lambda _: None)
+        declared = DeclaredExchanges(Graph({}), {"ns1": store})
+        for end in ("half", "far", "a", "off", "pair"):
+            declared.remove(KnownStep(f"{name}.{end}", "ns1", None))
 
 
 @pytest.fixture
@@ -105,20 +107,50 @@ def test_what_this_server_cannot_run_is_named_with_its_mistakes(graph, stores, n
     declared.add(f"{name}.far", "ns1", {"src": "ns1/in", "dst": ["ns3/out"]}, stopped=False)
     far = known(declared, name)[".far"]
     assert far.step is None and "unknown namespace 'ns3'" in far.mistakes
-    declared.add(f"{name}.a", "ns1", HALF, stopped=True)
+    declared.add(f"{name}.a", "ns1", HALF, stopped=False)
     own = known(declared, name)[".a"]
-    assert not own.declared and not own.stopped and own.step.src == Place("a", "ns1"), "the file counts"
+    assert not own.declared and own.step.src == Place("a", "ns1"), "the file counts"
 
 
-def test_notes_of_a_newer_version_are_refused(graph, stores, name):
-    declared, runs = DeclaredExchanges(graph, stores), StepRuns(stores)
-    for prefix, read in ((DECLARED_PREFIX, declared.load), (RUN_PREFIX, lambda: load_runs(stores["ns1"]))):
-        assert stores["ns1"].set_note(f"{prefix}{name}", {"v": 99}, 0)
-        with pytest.raises(StoreError, match="upgrade spark_queue"):
-            read()
-        stores["ns1"].change_note(f"{prefix}{name}", lambda _: None)
-    runs.give_up("ns1", f"{name}.never", "stopped")
-    assert f"{name}.never" not in load_runs(stores["ns1"])
+@pytest.mark.stores(server=False)
+def test_a_note_of_a_newer_version_is_refused_and_odd_entries_stop_no_others(graph, stores, name):
+    declared = DeclaredExchanges(graph, stores)
+    declared.add(f"{name}.half", "ns1", HALF, stopped=False)
+    odd = {
+        f"{name}.{n}": one for n, one in enumerate([7, {}, {"declaration": 7}, {"declaration": [], "stopped": "?"}])
+    }
+    stores["ns1"].change_note(DECLARED_NOTE, lambda value: value | {"exchanges": value["exchanges"] | odd})
+    found = known(declared, name)
+    assert found[".half"].step is not None
+    assert {end for end, one in found.items() if one.mistakes} == {".2", ".3"}
+    stores["ns1"].change_note(DECLARED_NOTE, lambda _: {"v": 99})
+    for call in (declared.load, lambda: declared.add("x", "ns1", HALF, stopped=False)):
+        with pytest.raises(StoreError, match=r"exchanges that callers created .* version 99, .* upgrade spark_queue"):
+            call()
+    stores["ns1"].change_note(DECLARED_NOTE, lambda _: None)
+
+
+@pytest.mark.stores(server=False)
+def test_what_callers_declare_has_a_limit(graph, stores, name):
+    declared = DeclaredExchanges(graph, stores)
+    large = {"src": "ns1/in", "dst": ["x" * 180] * 10_000}
+    assert declared.add(f"{name}.0", "ns1", large, stopped=False)
+    with pytest.raises(UsageError, match=r"more than 4,194,304 bytes: delete some"):
+        declared.add(f"{name}.1", "ns1", large, stopped=False) and declared.add(
+            f"{name}.2", "ns1", large, stopped=False
+        )
+    assert f"{name}.2" not in declared.load()
+
+
+def test_runs_of_a_newer_version_are_refused(stores, name):
+    assert stores["ns1"].set_note(f"{RUN_PREFIX}{name}", {"v": 99}, 0)
+    with pytest.raises(StoreError, match=r"the run of exchange .* version 99, .* upgrade spark_queue"):
+        load_run(stores["ns1"], name)
+    with pytest.raises(StoreError, match="upgrade spark_queue"):
+        StepRuns(stores).take("ns1", name, "starting")
+    stores["ns1"].change_note(f"{RUN_PREFIX}{name}", lambda _: None)
+    StepRuns(stores).give_up("ns1", name, "stopped")
+    assert load_run(stores["ns1"], name) is None, "it had none to give up"
 
 
 # --- who runs it ----------------------------------------------------------------------------------
@@ -128,16 +160,18 @@ def test_one_process_runs_a_step_until_it_gives_up_or_dies(stores, name, monkeyp
     one, other = StepRuns(stores), StepRuns(stores)
     assert one.take("ns1", name, "starting") and one.take("ns1", name, "running", "it failed once", 1)
     assert not other.take("ns1", name, "starting"), "one has it"
-    run = load_runs(stores["ns1"])[name]
+    run = load_run(stores["ns1"], name)
+    assert run is not None
     assert (run.state, run.error, run.restarts) == ("running", "it failed once", 1)
     other.give_up("ns1", name, "stopped")
     assert not other.take("ns1", name, "starting"), "only its owner may give it up"
     one.give_up("ns1", name, "stopped", "it failed")
-    run = load_runs(stores["ns1"])[name]
+    run = load_run(stores["ns1"], name)
+    assert run is not None
     assert (run.owner, run.state, run.error) == (None, "stopped", "it failed")
     assert other.take("ns1", name, "starting")
     assert not one.take("ns1", name, "starting")
     monkeypatch.setattr(Owner, "is_dead", property(lambda _: True))
     assert one.take("ns1", name, "starting"), "the process of the other has died"
     one.remove("ns1", name)
-    assert name not in load_runs(stores["ns1"])
+    assert load_run(stores["ns1"], name) is None

@@ -12,7 +12,7 @@ from spark_queue import GraphError
 from spark_queue.errors import StoreUnavailable
 from spark_queue.graph.model import Graph, Namespace
 from spark_queue.runner.declared import DeclaredExchanges, parse_declaration
-from spark_queue.runner.runs import load_runs
+from spark_queue.runner.runs import load_run
 from spark_queue.runner.shared_graph import SharedGraph
 from spark_queue.runner.traffic import load_traffic
 from spark_queue.stores.conformance.waiting import wait_until
@@ -45,7 +45,7 @@ class Servers(World):
         return f"{self.prefix}.{name}"
 
     def run(self, name):
-        return load_runs(self.stores["ns1"]).get(name)
+        return load_run(self.stores["ns1"], name)
 
     def numbers(self, name):
         return Counter(one["n"] for one in self.payloads(name))

@@ -12,11 +12,14 @@ from spark_queue.graph.selector_words import selector_text
 from spark_queue.graph.step import Step
 from spark_queue.options.values import AUTO
 from spark_queue.runner.declared import KnownStep
-from spark_queue.runner.runs import load_runs
+from spark_queue.runner.runs import load_run
 from spark_queue.runner.selector_times import SelectorTimes, load_times
-from spark_queue.runner.traffic import Traffic, read_traffic
+from spark_queue.runner.traffic import Traffic, traffic_of
 from spark_queue.stores.base import Store
-from spark_queue.stores.services.owner import live_consumer
+from spark_queue.stores.services.owner import Owner, consumers
+
+#: The consumer `name/epoch` and its live process, by queue and name.
+LiveConsumers = dict[tuple[str, str], tuple[str, Owner]]
 
 #: The `wsize` of keuss-server if a declaration has none.
 KEUSS_WSIZE = 1000
@@ -24,38 +27,39 @@ KEUSS_WSIZE = 1000
 
 def exchange_statuses(known: Mapping[str, KnownStep], stores: Mapping[str, Store]) -> dict[str, dict[str, Any]]:
     """Return the status of each of these steps, by name. Raises `StoreError`."""
-    found: dict[str, dict[str, Any]] = {}
-    for ns in dict.fromkeys(one.ns for one in known.values()):
-        store = stores[ns]
-        now, traffic, runs, times = store.now(), read_traffic(store), load_runs(store), load_times(store)
-        for name, one in known.items():
-            if one.ns != ns:
-                continue
-            run = runs.get(name)
-            status = _declaration(one.step) if one.step else {}
-            src = one.step.src if one.step else None
-            consumer = live_consumer(store, src.queue, name) if src and src.ns == ns else None
-            owner = consumer[1] if consumer else run.owner if run else None
-            running = owner is not None and owner.is_alive(now)
-            state = run.state if run and running else "running" if running else "stopped"
-            found[name] = {
-                "name": name,
-                **status,
-                "cid": consumer[0] if consumer else name,
-                "pending_acks": _reserved(store, src.queue, f"{name}/") if src and src.ns == ns else {},
-                "pending_tids": {},
-                "stopped": one.stopped,
-                "declared": one.declared,
-                "running": running,
-                "state": state,
-                "owner": str(owner) if running else None,
-                "server": str(run.owner) if run and run.owner and run.owner.is_alive(now) else None,
-                "restarts": run.restarts if run else 0,
-                "error": one.mistakes or (run.error if run else None),
-                **_counts(traffic.get(name), now),
-                "evaluation": describe_times(times[name]) if name in times else None,
-            }
-    return {name: found[name] for name in known}
+    namespaces = dict.fromkeys(one.ns for one in known.values())
+    live = {ns: _live_consumers(stores[ns]) for ns in namespaces}
+    return {name: _status(one, stores[one.ns], live[one.ns]) for name, one in known.items()}
+
+
+def _live_consumers(store: Store) -> LiveConsumers:
+    found = [(queue, consumer, owner) for queue, consumer, owner in consumers(store) if owner is not None]
+    return {(queue, consumer.partition("/")[0]): (consumer, owner) for queue, consumer, owner in found}
+
+
+def _status(one: KnownStep, store: Store, live: LiveConsumers) -> dict[str, Any]:
+    now, run, times = store.now(), load_run(store, one.name), load_times(store, one.name)
+    src = one.step.src if one.step else None
+    consumer, owner = live.get((src.queue, one.name), (one.name, None)) if src else (one.name, None)
+    server = run.owner if run and run.owner and run.owner.is_alive(now) else None
+    running = owner is not None or server is not None
+    return {
+        "name": one.name,
+        **(_declaration(one.step) if one.step else {}),
+        "cid": consumer,
+        "pending_acks": _reserved(store, src.queue, f"{one.name}/") if src else {},
+        "pending_tids": {},
+        "stopped": one.stopped,
+        "declared": one.declared,
+        "running": running,
+        "state": run.state if run and server else "running" if running else "stopped",
+        "owner": str(owner or server) if running else None,
+        "server": str(server) if server else None,
+        "restarts": run.restarts if run else 0,
+        "error": one.mistakes or (run.error if run else None),
+        **_counts(traffic_of(store, one.name), now),
+        "evaluation": describe_times(times) if times else None,
+    }
 
 
 def _declaration(step: Step) -> dict[str, Any]:
