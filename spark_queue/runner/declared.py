@@ -76,11 +76,13 @@ class KnownStep:
 class DeclaredExchanges:
     """The steps of a graph, and the exchanges that are declared in its namespaces.
 
-    Its methods may block. Each change is one atomic write.
+    Its methods may block. Each change is one atomic write. `away`: the namespaces whose database
+    could not be reached at the last patient `load`.
     """
 
     def __init__(self, graph: Graph, stores: Mapping[str, Store]) -> None:
         self.graph, self._stores = graph, stores
+        self.away: set[str] = set()
         self._before: dict[str, Entries] = {}  # what each namespace said last
         self._parsed: dict[str, tuple[dict[str, Any], Exchange | str]] = {}  # declarations that were read before
 
@@ -125,16 +127,19 @@ class DeclaredExchanges:
         Raises `StoreError`.
         """
         found: dict[str, tuple[str, dict[str, Any]]] = {}
+        away = set()
         for ns, store in self._stores.items():
             try:
                 note = store.note(DECLARED_NOTE)
             except StoreUnavailable:
                 if not patient:
                     raise
+                away.add(ns)
             else:
                 self._before[ns] = {} if note is None else _entries(ns, note.value)
             for name, entry in self._before.get(ns, {}).items():
                 found.setdefault(name, (ns, entry))
+        self.away = away
         return found
 
     def add(self, name: str, ns: str, declaration: dict[str, Any], *, stopped: bool) -> bool:

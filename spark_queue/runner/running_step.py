@@ -48,6 +48,11 @@ class Status:
     error: str | None
     traffic: Traffic
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it runs, or is about to."""
+        return self.state not in ("stopped", "finished")
+
 
 class _Stopped(Exception):
     """A step was stopped before its query had started."""

@@ -64,7 +64,7 @@ class SharedGraph:
         self._adopted: dict[str, Step] = {}
         self._renewed: dict[str, tuple[float, str, str | None]] = {}  # the runs of this process, as written last
         self._retry_at: dict[str, float] = {}
-        self._unreachable: set[str] = set()
+        self._failing: set[str] = set()
         self._wake, self._ending = threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="shared graph", daemon=True)
 
@@ -83,7 +83,7 @@ class SharedGraph:
     @property
     def running(self) -> list[str]:
         """The names of the steps that run in this process."""
-        return [name for name, one in self._graph.status().items() if one.state not in ("stopped", "finished")]
+        return [name for name, one in self._graph.status().items() if one.is_running]
 
     def check(self, name: str, step: Step) -> None:
         """Check a step as its start would. Raises `GraphError` with all its mistakes."""
@@ -119,43 +119,50 @@ class SharedGraph:
             raise
         finally:
             self._graph.stop()
-            for name in list(self._renewed):
-                self._attempt(self._give_up, self._known[name])
+            for one in [self._known[name] for name in self._renewed]:
+                if one.ns not in self._declared.away:
+                    self._attempt(self._give_up, one)
 
     def _attempt(self, act: Callable[..., None], one: KnownStep, *args: Any) -> None:
-        """Do something for a step. If its database cannot be reached, the next look retries it."""
+        """Do something for a step. If its database fails, the next look retries it."""
         try:
             act(one, *args)
         except StoreError as error:
-            if one.name not in self._unreachable:
+            if one.name not in self._failing:
                 log.warning("the database of exchange %s fails, which is retried: %s", one.name, error)
-            self._unreachable.add(one.name)
+            self._failing.add(one.name)
         else:
-            self._unreachable.discard(one.name)
+            self._failing.discard(one.name)
 
     def _look(self) -> None:
-        """Start and stop what is to be started and stopped."""
-        before = self._known
+        """Start and stop what is to be started and stopped.
+
+        Steps whose database is away wait: each call there takes long, and others need their time.
+        """
+        before, away = self._known, self._declared.away
         try:
             self._known = self._declared.load(patient=True)
         except StoreError as error:
             log.warning("cannot look which exchanges are to run, which is retried: %s", error)
             return
+        for ns in self._declared.away - away:
+            log.warning("the database of namespace %s cannot be reached: its exchanges wait for it", ns)
         self._adopt(before)
+        states = self._graph.status()
         steps = {name: one.step for name, one in self._known.items() if one.step is not None}
         for name in StepOrder(steps).sort(steps):
-            self._attempt(self._look_at, self._known[name])
+            if self._known[name].ns not in self._declared.away:
+                self._attempt(self._look_at, self._known[name], states[name])
 
-    def _look_at(self, one: KnownStep) -> None:
+    def _look_at(self, one: KnownStep, state: Status) -> None:
         """Start or stop a step if it is to be started or stopped, and renew its run."""
-        state, alive = self._graph.status()[one.name], one.name in self.running
         if one.stopped:
-            if alive:
+            if state.is_running:
                 self._graph.stop(one.name)
-            if alive or one.name in self._renewed:
+            if one.name in self._renewed:
                 self._give_up(one)
             self._retry_at.pop(one.name, None)
-        elif alive:
+        elif state.is_running:
             self._renew(one, state)
         else:
             self._start(one, state)
