@@ -390,8 +390,8 @@ BUGS: dict[str, Bug] = {
     ),
     "a server that ends keeps its exchanges": Bug(
         "runner/shared_graph.py",
-        "                if one.ns not in self._declared.away:\n                    self._attempt(self._give_up, one)",
-        "                if one.ns in self._declared.away:\n                    self._attempt(self._give_up, one)",
+        "if one.ns not in self._declared.away:\n                    self._attempt(self._give_up",
+        "if one.ns in self._declared.away:\n                    self._attempt(self._give_up",
         "tests/runner/test_shared_graph.py::test_one_runs_what_is_declared_and_the_other_goes_on_when_it_ends",
     ),
     "a removed exchange runs on": Bug(
