@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from fastapi import Depends, Request
 
+from spark_queue.admin.recovery import recover_consumer
 from spark_queue.errors import OptionError, did_you_mean, plural
 from spark_queue.events.queue import Events
 from spark_queue.rest.bodies import Bodies
@@ -73,7 +74,10 @@ class Service:
         from spark_queue.runner.shared_graph import SharedGraph  # it needs Spark
         from spark_queue.spark import session
 
-        return SharedGraph(self.declared, self.stores, self.settings.checkpoint_root, session)
+        def settle(url: str, queue: str, consumer: str, sinks: Sequence[str]) -> object:
+            return recover_consumer(url, queue, consumer, sink=sinks)
+
+        return SharedGraph(self.declared, self.stores, self.settings.checkpoint_root, session, settle)
 
     def start(self) -> None:
         """Begin to run the graph, if this server does."""

@@ -3,12 +3,11 @@
 All servers of the database see them, and they are there after a restart. One note has all those of
 a namespace, since servers read it every second. It has the declaration of each, and whether it is
 stopped. A step of a graph file is in a note only if it was stopped or started; the file has its
-declaration.
+declaration. A removed exchange stays in the note until a server has settled its reservations.
 """
 
 from __future__ import annotations
 
-import hashlib
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -30,7 +29,8 @@ DECLARED_NOTE = "declared-exchanges"
 #: Most bytes of the note of a namespace. The smallest limit of a database is 16 MB.
 MAX_DECLARED = 4 << 20
 
-#: What a note says, by name: `declaration` (`None`: that of the graph file) and `stopped`.
+#: What a note says, by name: `declaration` (`None`: that of the graph file), `stopped`, and an `id`
+#: that no other one of this name has.
 Entries = dict[str, dict[str, Any]]
 
 
@@ -51,39 +51,41 @@ class KnownStep:
     """A step of a graph file, or an exchange that was declared at run time.
 
     `ns`: the namespace that has its notes, which is that of its source. `step`: `None` if the
-    declaration has mistakes, which `mistakes` names then. `declared`: whether it was declared at
-    run time. `stopped`: whether it is not to run.
+    declaration has mistakes, which `mistakes` names then. `id`: of the declaration, if it was
+    declared at run time. `stopped`: whether it is not to run.
     """
 
     name: str
     ns: str
     step: Step | None
-    declared: bool = False
+    id: str = ""
     stopped: bool = False
     mistakes: str = ""
 
     @property
-    def checkpoint(self) -> str:
-        """The name of the folder of its checkpoint.
+    def declared(self) -> bool:
+        """Whether it was declared at run time."""
+        return bool(self.id)
 
-        An exchange that is declared anew with the same source continues where the one before ended.
-        """
-        if not self.declared or self.step is None:
-            return self.name
-        return f"{self.name}@{hashlib.sha256(str(self.step.src).encode()).hexdigest()[:12]}"
+    @property
+    def key(self) -> str:
+        """The name of its run, and of the folder of its checkpoint."""
+        return f"{self.name}@{self.id}" if self.declared else self.name
 
 
 class DeclaredExchanges:
     """The steps of a graph, and the exchanges that are declared in its namespaces.
 
     Its methods may block. Each change is one atomic write. `away`: the namespaces whose database
-    could not be reached at the last patient `load`.
+    could not be reached at the last patient `load`. `removed`: what was removed before that `load`,
+    and is not settled.
     """
 
     def __init__(self, graph: Graph, stores: Mapping[str, Store]) -> None:
         self.graph, self._stores = graph, stores
         self.away: set[str] = set()
-        self._before: dict[str, Entries] = {}  # what each namespace said last
+        self.removed: list[KnownStep] = []
+        self._before: dict[str, Any] = {}  # the value of the note of each namespace, as it was last
         self._parsed: dict[str, tuple[dict[str, Any], Exchange | str]] = {}  # declarations that were read before
 
     def load(self, *, patient: bool = False) -> dict[str, KnownStep]:
@@ -92,19 +94,22 @@ class DeclaredExchanges:
         `patient`: if a database cannot be reached, use what it said before. Raises `StoreError`.
         """
         found: dict[str, KnownStep] = {}
-        said = self._load_entries(patient)
+        said, removed = self._load_entries(patient)
         for name, step in self.graph.steps.items():
             _, entry = said.pop(name, ("", {}))
             stopped = bool(entry.get("stopped", step.disable))
             found[name] = KnownStep(name, step.home.ns, step, stopped=stopped)
         for name, (ns, entry) in sorted(said.items()):
-            if (declaration := entry.get("declaration")) is None:
-                continue  # a step that the file had once
-            known = KnownStep(name, ns, None, declared=True, stopped=bool(entry.get("stopped")))
-            parsed = self._parse(name, declaration)
-            facts: dict[str, Any] = {"mistakes": parsed} if isinstance(parsed, str) else {"step": parsed}
-            found[name] = replace(known, **facts)
+            if entry.get("declaration") is not None:  # else it is a step that the file had once
+                found[name] = self._known(name, ns, entry)
+        self.removed = [self._known(str(entry["name"]), ns, entry) for ns, entry in removed]
         return found
+
+    def _known(self, name: str, ns: str, entry: Mapping[str, Any]) -> KnownStep:
+        parsed = self._parse(name, entry["declaration"])
+        known = KnownStep(name, ns, None, str(entry.get("id") or "?"), bool(entry.get("stopped")))
+        facts: dict[str, Any] = {"mistakes": parsed} if isinstance(parsed, str) else {"step": parsed}
+        return replace(known, **facts)
 
     def _parse(self, name: str, declaration: dict[str, Any]) -> Exchange | str:
         """Return the exchange of a declaration, or its mistakes.
@@ -121,12 +126,15 @@ class DeclaredExchanges:
         self._parsed[name] = declaration, parsed
         return parsed
 
-    def _load_entries(self, patient: bool) -> dict[str, tuple[str, dict[str, Any]]]:
-        """Return what the notes say, with the namespace, by name; the first namespace counts.
+    def _load_entries(
+        self, patient: bool
+    ) -> tuple[dict[str, tuple[str, dict[str, Any]]], list[tuple[str, dict[str, Any]]]]:
+        """Return what the notes say, each with its namespace: by name, and what was removed.
 
-        Raises `StoreError`.
+        Two namespaces may have the same database; the first one counts. Raises `StoreError`.
         """
         found: dict[str, tuple[str, dict[str, Any]]] = {}
+        removed: dict[str, tuple[str, dict[str, Any]]] = {}  # by id
         away = set()
         for ns, store in self._stores.items():
             try:
@@ -136,11 +144,14 @@ class DeclaredExchanges:
                     raise
                 away.add(ns)
             else:
-                self._before[ns] = {} if note is None else _entries(ns, note.value)
-            for name, entry in self._before.get(ns, {}).items():
+                self._before[ns] = note and note.value
+            value = self._before.get(ns)
+            for name, entry in _entries(ns, value).items():
                 found.setdefault(name, (ns, entry))
+            for entry in (value or {}).get("removed", ()):
+                removed.setdefault(entry["id"], (ns, entry))
         self.away = away
-        return found
+        return found, list(removed.values())
 
     def add(self, name: str, ns: str, declaration: dict[str, Any], *, stopped: bool) -> bool:
         """Declare an exchange. Return whether the database had none of that name before.
@@ -152,7 +163,8 @@ class DeclaredExchanges:
         def change(entries: Entries) -> Entries:
             nonlocal added
             added = entries.get(name, {}).get("declaration") is None
-            made = entries | {name: {"declaration": declaration, "stopped": stopped}} if added else entries
+            entry = {"declaration": declaration, "stopped": stopped, "id": uuid.uuid4().hex[:12]}
+            made = entries | {name: entry} if added else entries
             if len(dump_json(made)) > MAX_DECLARED:
                 raise UsageError(
                     f"the exchanges that callers created in namespace {ns} would take more than {MAX_DECLARED:,} "
@@ -170,30 +182,40 @@ class DeclaredExchanges:
         def change(entries: Entries) -> Entries:
             if one.declared and one.name not in entries:
                 return entries  # it was removed meanwhile
-            declaration = entries.get(one.name, {}).get("declaration")
-            return entries | {one.name: {"declaration": declaration, "stopped": stopped}}
+            before = entries.get(one.name, {"declaration": None})
+            return entries | {one.name: before | {"stopped": stopped}}
 
         return one.name in self._change(one.ns, change)
 
     def remove(self, one: KnownStep) -> None:
-        """Remove a declared exchange, if it is there."""
+        """Remove a declared exchange, if it is there. It is in `removed` until `forget`."""
         self._change(one.ns, lambda entries: {name: entry for name, entry in entries.items() if name != one.name})
 
-    def _change(self, ns: str, change: Callable[[Entries], Entries]) -> Entries:
-        """Write the entries that `change` returns, unless they are equal, and return them."""
+    def forget(self, one: KnownStep) -> None:
+        """Forget an exchange that was removed: what it had reserved is settled."""
+        self._change(one.ns, lambda entries: entries, one.id)
+
+    def _change(self, ns: str, change: Callable[[Entries], Entries], forgotten: str = "") -> Entries:
+        """Write the entries that `change` returns, unless they are equal, and return them.
+
+        An entry with a declaration that is missing after it becomes a removed one.
+        """
 
         def change_value(value: dict[str, Any] | None) -> dict[str, Any] | None:
-            before = {} if value is None else _entries(ns, value)
+            before, removed = _entries(ns, value), (value or {}).get("removed", [])
             after = change(before)
-            if after == before:
+            gone = [{**one, "name": name} for name, one in before.items() if name not in after]
+            now_removed = [one for one in removed + gone if one.get("declaration") and one["id"] != forgotten]
+            if after == before and now_removed == removed:
                 return value
             # If a reply is lost, `set_note` finds its write by the value, which must be unique.
-            return {"v": DECLARED_VERSION, "exchanges": after, "by": uuid.uuid4().hex}
+            return {"v": DECLARED_VERSION, "exchanges": after, "removed": now_removed, "by": uuid.uuid4().hex}
 
-        value = self._stores[ns].change_note(DECLARED_NOTE, change_value)
-        return {} if value is None else _entries(ns, value)
+        return _entries(ns, self._stores[ns].change_note(DECLARED_NOTE, change_value))
 
 
-def _entries(ns: str, value: Mapping[str, Any]) -> Entries:
+def _entries(ns: str, value: Mapping[str, Any] | None) -> Entries:
+    if value is None:
+        return {}
     check_version(value, (DECLARED_VERSION,), f"exchanges that callers created in namespace {ns}")
     return {name: entry for name, entry in value["exchanges"].items() if isinstance(entry, dict)}

@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from spark_queue.errors import QueueError, StoreError
+from spark_queue.errors import QueueError, StoreError, UsageError
 from spark_queue.graph.exchange import Exchange
 from spark_queue.graph.order import StepOrder
 from spark_queue.graph.step import Step
@@ -28,7 +28,7 @@ from spark_queue.runner.selector_times import SelectorTimes, delete_times, measu
 from spark_queue.runner.traffic import reset_traffic
 from spark_queue.spark.failures import without_secrets
 from spark_queue.stores.base import Store
-from spark_queue.stores.services.owner import HEARTBEAT_SECONDS, live_consumer
+from spark_queue.stores.services.owner import HEARTBEAT_SECONDS, consumers, live_consumer
 
 log = logging.getLogger(__name__)
 
@@ -51,17 +51,20 @@ class SharedGraph:
         stores: Mapping[str, Store],
         checkpoint_root: str,
         get_spark: Callable[[], SparkSession],
+        settle: Callable[[str, str, str, Sequence[str]], object],
     ) -> None:
         """Run nothing yet. `get_spark` returns the session; it is called once, in `start`.
 
         `checkpoint_root`: a folder that all processes share, so that one continues where another
-        one died.
+        one died. `settle`: settles what a consumer has reserved that does not start again; it gets
+        the URL and the queue of its source, the consumer, and the URLs that it wrote to.
         """
-        self._declared, self._stores, self._get_spark = declared, stores, get_spark
+        self._declared, self._stores = declared, stores
+        self._get_spark, self._settle = get_spark, settle
         self._graph = ExchangeGraph(declared.graph, checkpoint_root)
         self._runs = StepRuns(stores)
         self._known: dict[str, KnownStep] = {}
-        self._adopted: dict[str, Step] = {}
+        self._adopted: dict[str, KnownStep] = {}
         self._renewed: dict[str, tuple[float, str, str | None]] = {}  # the runs of this process, as written last
         self._retry_at: dict[str, float] = {}
         self._failing: set[str] = set()
@@ -139,7 +142,7 @@ class SharedGraph:
 
         Steps whose database is away wait: each call there takes long, and others need their time.
         """
-        before, away = self._known, self._declared.away
+        away = self._declared.away
         try:
             self._known = self._declared.load(patient=True)
         except StoreError as error:
@@ -147,11 +150,15 @@ class SharedGraph:
             return
         for ns in self._declared.away - away:
             log.warning("the database of namespace %s cannot be reached: its exchanges wait for it", ns)
-        self._adopt(before)
+        self._adopt()
+        removed = [one for one in self._declared.removed if one.ns not in self._declared.away]
+        for one in removed:
+            self._attempt(self._finish, one)
+        ending = {one.name for one in removed}
         states = self._graph.status()
         steps = {name: one.step for name, one in self._known.items() if one.step is not None}
         for name in StepOrder(steps).sort(steps):
-            if self._known[name].ns not in self._declared.away:
+            if self._known[name].ns not in self._declared.away and name not in ending:
                 self._attempt(self._look_at, self._known[name], states[name])
 
     def _look_at(self, one: KnownStep, state: Status) -> None:
@@ -175,7 +182,7 @@ class SharedGraph:
             self._retry_at[one.name] = now + RETRY_SECONDS
         if now < self._retry_at.get(one.name, 0):
             return
-        if not self._runs.take(one.ns, one.name, "starting", state.error, state.restarts):
+        if not self._runs.take(one.ns, one.key, "starting", state.error, state.restarts):
             return  # another server runs it
         self._renewed[one.name] = now, "starting", state.error
         if not self._is_free(one):
@@ -196,35 +203,47 @@ class SharedGraph:
         if now - at >= HEARTBEAT_SECONDS or tuple(before) != facts:
             self._renewed[one.name] = now, *facts
             # After a long pause, another process may have it. The owner note decides which reads.
-            self._runs.take(one.ns, one.name, *facts, state.restarts)
+            self._runs.take(one.ns, one.key, *facts, state.restarts)
 
     def _give_up(self, one: KnownStep, error: str | None = None) -> None:
         state = self._graph.status()[one.name]
-        self._runs.give_up(one.ns, one.name, state.state, error or state.error, state.restarts)
+        self._runs.give_up(one.ns, one.key, state.state, error or state.error, state.restarts)
         self._renewed.pop(one.name, None)
 
-    def _adopt(self, before: Mapping[str, KnownStep]) -> None:
+    def _adopt(self) -> None:
         """Add exchanges that were declared, and remove those that were removed or changed."""
         wanted = {name: one for name, one in self._known.items() if one.declared and one.step is not None}
-        for name, step in list(self._adopted.items()):
-            if name not in wanted or wanted[name].step != step:
+        for name, one in list(self._adopted.items()):
+            now = wanted.get(name)
+            if now is None or (now.key, now.step) != (one.key, one.step):
                 self._graph.remove(name)
                 del self._adopted[name]
-                self._renewed.pop(name, None)
                 self._retry_at.pop(name, None)
-                if name not in self._known:
-                    self._attempt(self._forget, before[name])
+                if self._renewed.pop(name, None):
+                    self._attempt(lambda one: self._runs.give_up(one.ns, one.key, "stopped"), one)
         for name, one in wanted.items():
             if name not in self._adopted and one.step is not None:
-                self._graph.add(name, one.step, one.checkpoint)
-                self._adopted[name] = one.step
+                self._graph.add(name, one.step, one.key)
+                self._adopted[name] = one
 
-    def _forget(self, one: KnownStep) -> None:
-        """Remove the run, the counts and the times of an exchange that was removed."""
-        store = self._stores[one.ns]
-        self._runs.remove(one.ns, one.name)
+    def _finish(self, one: KnownStep) -> None:
+        """Settle what an exchange had reserved that was removed, once no process runs it."""
+        if not self._runs.take(one.ns, one.key, "stopped") or not self._is_free(one):
+            return
+        store, step = self._stores[one.ns], one.step
+        if step is not None and step.src is not None:
+            places = [step.src, *step.written_queues]
+            urls = list(dict.fromkeys(self._stores[place.ns].url for place in places))
+            for _, consumer, _ in list(consumers(store, step.src.queue)):
+                if consumer.partition("/")[0] == one.name and store.reservations(step.src.queue, consumer):
+                    try:
+                        self._settle(store.url, step.src.queue, consumer, urls)
+                    except UsageError as error:
+                        log.error("exchange %s was removed, and its messages stay reserved: %s", one.name, error)
         reset_traffic(store.url, one.name)
         delete_times(store, one.name)
+        self._runs.remove(one.ns, one.key)
+        self._declared.forget(one)
 
     def _is_free(self, one: KnownStep) -> bool:
         """Return whether no program that is no server runs the step, such as jobs/exchange.py."""

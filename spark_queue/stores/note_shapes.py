@@ -49,7 +49,9 @@ SHAPES: Final[Mapping[tuple[str, int | None], Shape]] = {
     ("exchange", 2): _TRAFFIC | {"hops?": dict, "hop_milliseconds?": dict, "recent?": [[int, int, int], ...]},
     ("exchange-run", 1): {"owner": _optional(_OWNER), "state": str, "error": _optional(str), "restarts": int},
     ("exchange-selectors", 1): {"at": int, "messages": int, "microseconds": list},
-    ("declared-exchanges", 1): {"exchanges": dict},
+    ("declared-exchanges", 1): {
+        "exchanges": dict, "removed": [{"name": str, "id": str, "declaration": dict, "stopped": bool}, ...],
+    },
     ("log", 1): {
         "id": str, "first": int, "cleared": int, "number": int, "position": int, "segments": _SEGMENTS,
         "pages": [[int, int, int, int], ...],

@@ -24,6 +24,10 @@ def stores(url, name, store):
         declared = DeclaredExchanges(Graph({}), {"ns1": store})
         for end in ("half", "far", "a", "off", "pair"):
             declared.remove(KnownStep(f"{name}.{end}", "ns1", None))
+        declared.load()
+        for one in declared.removed:
+            if one.name.startswith(name):
+                declared.forget(one)
 
 
 @pytest.fixture
@@ -69,14 +73,23 @@ def test_a_step_of_a_graph_or_of_a_caller_is_stopped_and_started_for_all(graph, 
             assert after.stopped is stopped and after.step is not None
 
 
-def test_the_checkpoint_of_a_declared_exchange_is_that_of_its_source(graph, stores, name):
-    declared, folders = DeclaredExchanges(graph, stores), []
-    assert known(declared, name)[".a"].checkpoint == f"{name}.a"
-    for declaration in (HALF, {**HALF, "dst": []}, {**HALF, "src": "ns2/in"}):
-        declared.add(f"{name}.half", "ns1", declaration, stopped=False)
-        folders.append(known(declared, name)[".half"].checkpoint)
-        declared.remove(known(declared, name)[".half"])
-    assert folders[0] == folders[1] != folders[2] and folders[0].startswith(f"{name}.half@")
+def test_a_removed_exchange_is_kept_until_it_is_settled_and_another_may_have_its_name(graph, stores, name):
+    declared, keys = DeclaredExchanges(graph, stores), []
+    assert known(declared, name)[".a"].key == f"{name}.a"
+    for declaration in (HALF, {**HALF, "dst": []}):
+        assert declared.add(f"{name}.half", "ns1", declaration, stopped=False)
+        one = known(declared, name)[".half"]
+        keys.append(one.key)
+        declared.remove(one)
+        declared.remove(one)
+    declared.load()
+    removed = [one for one in declared.removed if one.name.startswith(name)]
+    assert [one.key for one in removed] == keys and len({*keys}) == 2, "each has a checkpoint of its own"
+    assert removed[0].step == parse_declaration(graph, f"{name}.half", HALF)
+    for one in removed:
+        declared.forget(one)
+    declared.load()
+    assert not [one for one in declared.removed if one.name.startswith(name)]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 import pytest
 
 from spark_queue import GraphError
+from spark_queue.admin.recovery import recover_consumer
 from spark_queue.errors import StoreUnavailable
 from spark_queue.graph.model import Graph, Namespace
 from spark_queue.runner.declared import DeclaredExchanges, parse_declaration
@@ -20,6 +21,10 @@ from spark_queue.stores.named import NamedStores
 from tests.runner.test_exchange import World
 
 pytestmark = pytest.mark.timeout(180)
+
+
+def settle(url, queue, consumer, sinks):
+    recover_consumer(url, queue, consumer, sink=sinks)
 
 
 class Servers(World):
@@ -34,18 +39,20 @@ class Servers(World):
 
     def serve(self):
         declared = DeclaredExchanges(self.graph_of_all, self.stores)
-        made = SharedGraph(declared, self.stores, str(self.folder / "checkpoints"), lambda: self.spark)
+        root = str(self.folder / "checkpoints")
+        made = SharedGraph(declared, self.stores, root, lambda: self.spark, settle)
         self.stack.callback(made.close)
         made.start()
         return made
 
-    def create(self, name, src, *dst):
-        declaration = {"src": str(self.place(src)), "dst": [str(self.place(one)) for one in dst]}
+    def create(self, name, src, *dst, **more):
+        declaration = {"src": str(self.place(src)), "dst": [str(self.place(one)) for one in dst], **more}
         self.declared.add(f"{self.prefix}.{name}", src.partition("/")[0], declaration, stopped=False)
         return f"{self.prefix}.{name}"
 
     def run(self, name):
-        return load_run(self.stores["ns1"], name)
+        one = self.declared.load().get(name)
+        return None if one is None else load_run(self.stores[one.ns], one.key)
 
     def numbers(self, name):
         return Counter(one["n"] for one in self.payloads(name))
@@ -89,12 +96,32 @@ def test_stop_start_and_remove_reach_the_server_that_runs_it(servers):
     servers.declared.set_stopped(known, False)
     wait_until(lambda: servers.numbers("ns1/out") == Counter([1]), 60)
     servers.declared.remove(known)
-    wait_until(lambda: servers.run(name) is None and name not in load_traffic(servers.urls["ns1"]), 30)
+    wait_until(lambda: not servers.declared.load() and not servers.declared.removed, 30)
+    assert name not in load_traffic(servers.urls["ns1"]) and load_run(servers.stores["ns1"], known.key) is None
     assert name not in first.running and name not in second.running
     servers.create("x", "ns1/in", "ns2/copy")
     servers.push("ns1/in", {"n": 2})
-    wait_until(lambda: servers.numbers("ns2/copy") == Counter([2]), 60), "with another destination, from where it was"
+    wait_until(lambda: servers.numbers("ns2/copy") == Counter([2]), 60), "with another destination"
     assert servers.numbers("ns1/out") == Counter([1])
+
+
+def test_a_removed_exchange_holds_nothing_and_has_doubled_nothing(servers):
+    """Removed within a batch: what it has written is committed, and the rest is free again."""
+    first, second = servers.serve(), servers.serve()
+    slow = {"queue": servers.place("ns1/slow").queue, "selector": "length(repeat(payload:n::string, 20000000)) > 0"}
+    dst = [str(servers.place("ns2/fast")), slow]
+    name = servers.create("x", "ns1/in", consumer={"wsize": 100}, dst=dst)
+    servers.push("ns1/in", *({"n": n} for n in range(1_000)))
+    wait_until(lambda: len(servers.payloads("ns2/fast")) >= 100, 60)
+    src = servers.place("ns1/in").queue
+    wait_until(lambda: servers.stores["ns1"].reservations(src), 60)
+    servers.declared.remove(servers.declared.load()[name])
+    wait_until(lambda: not servers.declared.load() and not servers.declared.removed, 60)
+    assert not first.running and not second.running
+    assert servers.stores["ns1"].reservations(src) == []
+    left, fast, slow_ones = (servers.numbers(one) for one in ("ns1/in", "ns2/fast", "ns1/slow"))
+    assert 0 < len(left) < 1_000, "it was removed in the middle"
+    assert fast == slow_ones and fast + left == Counter(range(1_000)), "each number once"
 
 
 def test_one_that_cannot_start_is_named_and_the_others_run(servers):

@@ -38,7 +38,7 @@ def _live_consumers(store: Store) -> LiveConsumers:
 
 
 def _status(one: KnownStep, store: Store, live: LiveConsumers) -> dict[str, Any]:
-    now, run, times = store.now(), load_run(store, one.name), load_times(store, one.name)
+    now, run, times = store.now(), load_run(store, one.key), load_times(store, one.name)
     src = one.step.src if one.step else None
     consumer, owner = live.get((src.queue, one.name), (one.name, None)) if src else (one.name, None)
     server = run.owner if run and run.owner and run.owner.is_alive(now) else None

@@ -143,7 +143,10 @@ def _create(service: Service, name: str, declaration: Any) -> None:
 
 @routes.delete("/x/{name}", status_code=201, response_class=Response, responses=ACCEPTED)
 async def delete(name: ExchangeName, service: ServiceDependency) -> Response:
-    """Stop and delete an exchange that was created over HTTP. Its queues and checkpoint stay."""
+    """Stop and delete an exchange that was created over HTTP. Its queues stay.
+
+    Of its last batch, messages that were copied are committed, and others are free again.
+    """
     await service.run_in_thread(_delete, service, name)
     return Response(status_code=201)
 
