@@ -205,7 +205,8 @@ class DeclaredExchanges:
             before, removed = _entries(ns, value), (value or {}).get("removed", [])
             after = change(before)
             gone = [{**one, "name": name} for name, one in before.items() if name not in after]
-            now_removed = [one for one in removed + gone if one.get("declaration") and one["id"] != forgotten]
+            now_removed = [one for one in removed + gone if one.get("declaration") and one.get("id")]
+            now_removed = [one for one in now_removed if one["id"] != forgotten]
             if after == before and now_removed == removed:
                 return value
             # If a reply is lost, `set_note` finds its write by the value, which must be unique.

@@ -153,7 +153,8 @@ class SharedGraph:
         self._adopt()
         removed = [one for one in self._declared.removed if one.ns not in self._declared.away]
         for one in removed:
-            self._attempt(self._finish, one)
+            if one.step is not None:  # else a server settles it that has all its namespaces
+                self._attempt(self._finish, one, one.step)
         ending = {one.name for one in removed}
         states = self._graph.status()
         steps = {name: one.step for name, one in self._known.items() if one.step is not None}
@@ -226,20 +227,18 @@ class SharedGraph:
                 self._graph.add(name, one.step, one.key)
                 self._adopted[name] = one
 
-    def _finish(self, one: KnownStep) -> None:
+    def _finish(self, one: KnownStep, step: Step) -> None:
         """Settle what an exchange had reserved that was removed, once no process runs it."""
         if not self._runs.take(one.ns, one.key, "stopped") or not self._is_free(one):
             return
-        store, step = self._stores[one.ns], one.step
-        if step is not None and step.src is not None:
-            places = [step.src, *step.written_queues]
-            urls = list(dict.fromkeys(self._stores[place.ns].url for place in places))
-            for _, consumer, _ in list(consumers(store, step.src.queue)):
-                if consumer.partition("/")[0] == one.name and store.reservations(step.src.queue, consumer):
-                    try:
-                        self._settle(store.url, step.src.queue, consumer, urls)
-                    except UsageError as error:
-                        log.error("exchange %s was removed, and its messages stay reserved: %s", one.name, error)
+        store, queue = self._stores[one.ns], step.home.queue
+        urls = list(dict.fromkeys(self._stores[to.ns].url for to in (step.home, *step.written_queues)))
+        for _, consumer, _ in list(consumers(store, queue)):
+            if consumer.partition("/")[0] == one.name and store.reservations(queue, consumer):
+                try:
+                    self._settle(store.url, queue, consumer, urls)
+                except UsageError as error:
+                    log.error("exchange %s was removed, and its messages stay reserved: %s", one.name, error)
         reset_traffic(store.url, one.name)
         delete_times(store, one.name)
         self._runs.remove(one.ns, one.key)

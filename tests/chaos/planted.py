@@ -402,8 +402,8 @@ BUGS: dict[str, Bug] = {
     ),
     "a removed exchange keeps what it has reserved": Bug(
         "runner/shared_graph.py",
-        "                        self._settle(store.url, step.src.queue, consumer, urls)",
-        "                        pass",
+        "                    self._settle(store.url, queue, consumer, urls)",
+        "                    pass",
         "tests/runner/test_shared_graph.py::test_a_removed_exchange_holds_nothing_and_has_doubled_nothing",
     ),
     "a caller over HTTP may name a function of Python": Bug(

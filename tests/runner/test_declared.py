@@ -136,6 +136,9 @@ def test_a_note_of_a_newer_version_is_refused_and_odd_entries_stop_no_others(gra
     found = known(declared, name)
     assert found[".half"].step is not None
     assert {end for end, one in found.items() if one.mistakes} == {".2", ".3"}
+    for end in (".2", ".3"):
+        declared.remove(found[end])
+    assert [*known(declared, name)] == [".a", ".off", ".pair", ".half"] and declared.removed == []
     stores["ns1"].change_note(DECLARED_NOTE, lambda _: {"v": 99})
     for call in (declared.load, lambda: declared.add("x", "ns1", HALF, stopped=False)):
         with pytest.raises(StoreError, match=r"exchanges that callers created .* version 99, .* upgrade spark_queue"):
