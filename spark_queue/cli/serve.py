@@ -116,12 +116,23 @@ def serve(
 
 
 def start_spark() -> None:
-    """Create the Spark session of the server. Raises `UsageError` if pyspark is not installed."""
+    """Create the Spark session of the server.
+
+    Raises `UsageError` if pyspark or Java is missing, or Spark does not start for another reason.
+    """
     try:
+        from pyspark.errors import PySparkException
+
         from spark_queue.spark import session
     except ModuleNotFoundError as missing:
         raise UsageError(f"--run: {missing}; install it with: pip install 'spark-queue[spark]'") from None
-    session(**{"spark.ui.enabled": False})
+    try:
+        session(**{"spark.ui.enabled": False})
+    except PySparkException as error:
+        raise UsageError(
+            f"--run: Spark does not start: {str(error).rstrip('.')}. It needs Java 17 or later: install it, or set "
+            "JAVA_HOME; spark-queue doctor looks for it"
+        ) from None
 
 
 def url_of(text: str) -> str:

@@ -130,3 +130,18 @@ def test_without_a_session_all_is_shown(viewing):
     assert "unknown namespace 'ns9'" in found["broken"]["error"] and found["broken"]["stopped"] is True
     assert viewing.get("/x/route").json()["detail"] == "no such exchange [route]; did you mean 'routes'?"
     assert viewing.request("PUT", "/x/routes/reset").status_code == 201
+
+
+def test_without_java_it_says_what_to_install(tmp_path):
+    args = ["--url", f"ns1=sqlite:///{tmp_path}/queues.db", "--run", "--checkpoint-root", tmp_path / "checkpoints"]
+    with pytest.raises(AssertionError) as refused, serving(tmp_path, *args, env={"JAVA_HOME": "/nonexistent"}):
+        pass
+    said = str(refused.value)
+    assert "--run: Spark does not start: " in said and "Java 17 or later: install it, or set JAVA_HOME" in said
+    assert "Traceback" not in said
+
+
+def test_a_checkpoint_root_is_for_a_server_that_runs(tmp_path):
+    args = ["--url", f"ns1=sqlite:///{tmp_path}/queues.db", "--checkpoint-root", tmp_path]
+    with pytest.raises(AssertionError, match="--checkpoint-root is for --run: add --run"), serving(tmp_path, *args):
+        pass
