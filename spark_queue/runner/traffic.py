@@ -53,7 +53,7 @@ class Traffic:
     milliseconds: Counter[str] = field(default_factory=Counter)
     hops: Counter[str] = field(default_factory=Counter)
     hop_milliseconds: Counter[str] = field(default_factory=Counter)
-    recent: list[list[int]] = field(default_factory=list)
+    recent: list[list[int]] = field(default_factory=list, compare=False)  # counts are equal whenever they were made
 
     def add_hops(self) -> None:
         """Set `hops` and `hop_milliseconds` of a single batch, from its other counts."""

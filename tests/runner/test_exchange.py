@@ -183,8 +183,7 @@ def test_status(world):
     to = str(world.place("ns2/out"))
     assert (traffic.received, traffic.pushed, traffic.failed, traffic.no_route) == (5, {to: 3}, {to: 0}, 2)
     assert traffic.milliseconds["triggerExecution"] > 0
-    kept = load_traffic(world.urls["ns1"])
-    assert {name: replace(one, recent=[]) for name, one in kept.items()} == {"x": traffic}
+    assert load_traffic(world.urls["ns1"]) == {"x": traffic}
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_counts_add_up_whoever_counts(url, exchange):
         one.join()
     found = load_traffic(url)[exchange]
     assert len(found.recent) == 15
-    assert replace(found, recent=[]) == Traffic(
+    assert found == Traffic(
         15,
         30,
         Counter({"l/a": 30, "l/$b.c": 0}),
