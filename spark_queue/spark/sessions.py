@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from pyspark.errors import AnalysisException, PySparkImportError
+from pyspark.errors import AnalysisException, PySparkImportError, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from spark_queue.errors import UsageError
@@ -35,8 +35,8 @@ def session(**conf: object) -> SparkSession:
     With a local master, the workers of a new session run the interpreter of this program, unless
     PYSPARK_PYTHON or the conf `spark.pyspark.python` names another. Its checkpoints are written in
     less time, by the conf of `checkpoint_conf`. Under spark-submit, with Spark Connect and on
-    Databricks neither changes. Raises `UsageError` if the workers
-    of a local master cannot import this package, or if packages of Spark Connect are missing.
+    Databricks neither changes. Raises `UsageError` if the workers of a local master
+    cannot import this package, or if Java or packages of Spark Connect are missing.
     """
     settings = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in conf.items()}
     if _is_local(settings):
@@ -50,6 +50,13 @@ def session(**conf: object) -> SparkSession:
     except PySparkImportError as error:  # pyspark does not install the packages of Spark Connect
         message = re.sub(r"^\[\w+\] ", "", str(error))
         raise UsageError(f"{message} Install it with: pip install 'spark-queue[connect]'") from None
+    except PySparkRuntimeError as error:
+        if "JAVA_GATEWAY_EXITED" not in str(error):
+            raise
+        raise UsageError(
+            "Spark does not start: its Java process has ended. It needs Java 17 or later: install it, or set "
+            "JAVA_HOME; spark-queue doctor looks for it"
+        ) from None
     register(spark)
     return spark
 

@@ -137,7 +137,7 @@ def test_without_java_it_says_what_to_install(tmp_path):
     with pytest.raises(AssertionError) as refused, serving(tmp_path, *args, env={"JAVA_HOME": "/nonexistent"}):
         pass
     said = str(refused.value)
-    assert "--run: Spark does not start: " in said and "Java 17 or later: install it, or set JAVA_HOME" in said
+    assert "Spark does not start: " in said and "Java 17 or later: install it, or set JAVA_HOME" in said
     assert "Traceback" not in said
 
 
