@@ -108,8 +108,8 @@ class Keuss:
         return answer.json(), dict(answer.headers)
 
     def sizes(self, queue):
-        told = self.http.get(f"/q/{queue}/status").json()
-        return {key: told[key] for key in EMPTY}
+        status = self.http.get(f"/q/{queue}/status").json()
+        return {key: status[key] for key in EMPTY}
 
     def becomes_empty(self, *queues):
         """Wait until all are: the next trigger settles what a query has reserved."""
@@ -151,13 +151,13 @@ def test_returns_proper_list_as_list(keuss):
 
 
 def test_returns_proper_status(keuss):
-    told = keuss.state("stage_2b")
-    assert told["src"] == {"q": "stage_b2", "ns": "ns1"}
-    assert [one["dst"] for one in told["dst"]] == [{"q": "stage_c", "ns": "ns1"}]
-    assert [(one["q"], one["ns"]) for one in told["dst"]] == [("stage_c", "ns1")], "as before its version 3"
-    assert told["opts"] == ({"reserve": True} if keuss.reserve else {})
-    assert told["cid"] and told["wsize"] == 1000 and told["stopped"] is False
-    assert (told["pending_acks"], told["pending_tids"]) == ({}, {})
+    status = keuss.state("stage_2b")
+    assert status["src"] == {"q": "stage_b2", "ns": "ns1"}
+    assert [one["dst"] for one in status["dst"]] == [{"q": "stage_c", "ns": "ns1"}]
+    assert [(one["q"], one["ns"]) for one in status["dst"]] == [("stage_c", "ns1")], "as before its version 3"
+    assert status["opts"] == ({"reserve": True} if keuss.reserve else {})
+    assert status["cid"] and status["wsize"] == 1000 and status["stopped"] is False
+    assert (status["pending_acks"], status["pending_tids"]) == ({}, {})
 
 
 # --- routing --------------------------------------------------------------------------------------
@@ -292,11 +292,11 @@ def created(keuss):
         assert keuss.x("DELETE", f"/{name}").status_code in (201, 404)
 
 
-def check_new(told):
-    assert told["src"] == {"q": "q000", "ns": "ns1"}
-    assert [(one["q"], one["ns"]) for one in told["dst"]] == [("q001", "ns2")]
-    assert told["cid"] and told["wsize"] == 1000
-    assert (told["pending_acks"], told["pending_tids"]) == ({}, {})
+def check_new(status):
+    assert status["src"] == {"q": "q000", "ns": "ns1"}
+    assert [(one["q"], one["ns"]) for one in status["dst"]] == [("q001", "ns2")]
+    assert status["cid"] and status["wsize"] == 1000
+    assert (status["pending_acks"], status["pending_tids"]) == ({}, {})
 
 
 def test_lists_exchanges_as_tree_allright(keuss):
@@ -311,10 +311,10 @@ def test_lists_exchanges_as_array_allright(keuss):
 
 
 def test_gets_exchange_allright(keuss):
-    told = keuss.state("stage_2a")
-    assert told["src"] == {"q": "stage_b1", "ns": "ns1"}
-    assert [(one["q"], one["ns"]) for one in told["dst"]] == [("stage_c", "ns1")]
-    assert told["cid"] and told["wsize"] == 1000
+    status = keuss.state("stage_2a")
+    assert status["src"] == {"q": "stage_b1", "ns": "ns1"}
+    assert [(one["q"], one["ns"]) for one in status["dst"]] == [("stage_c", "ns1")]
+    assert status["cid"] and status["wsize"] == 1000
 
 
 def test_fails_to_get_exchange_if_does_not_exist(keuss):
@@ -396,11 +396,11 @@ def test_status_counts_hops_and_rates_and_metrics_have_the_hops(keuss, created):
         keuss.put("ns1/numbers", {"n": n})
     assert [keuss.get(queue)[0]["n"] for queue in ("ns2/even", "ns2/even", "ns1/__no_route__")] == [0, 2, 1]
     wait_until(lambda: (keuss.state("counted")["stats"] or {}).get("received") == 3, 30)
-    told = keuss.state("counted")
-    assert told["stats"]["pushed"] == {"ns2/even": 2} and told["stats"]["no_route"] == 1
-    assert {outcome: one["messages"] for outcome, one in told["hops"].items()} == {"ok": 2, "no-route": 1}
-    assert all(one["ms"] > 0 for one in told["hops"].values())
-    assert told["rates"] == {"received": 0.05, "pushed": 0.033}, "per second, within a minute"
+    status = keuss.state("counted")
+    assert status["stats"]["pushed"] == {"ns2/even": 2} and status["stats"]["no_route"] == 1
+    assert {outcome: one["messages"] for outcome, one in status["hops"].items()} == {"ok": 2, "no-route": 1}
+    assert all(one["ms"] > 0 for one in status["hops"].values())
+    assert status["rates"] == {"received": 0.05, "pushed": 0.033}, "per second, within a minute"
     wait_until(lambda: 'keuss_exchange_hops_count{exchange="counted",status="no-route"} 1.0' in metrics(keuss), 30)
     assert 'keuss_exchange_hops_bucket{exchange="counted",le="+Inf",status="ok"} 2.0' in metrics(keuss)
     assert keuss.x("PUT", "/counted/reset").status_code == 201
