@@ -67,8 +67,8 @@ def test_a_server_is_killed_and_another_goes_on_with_nothing_lost_or_doubled(sch
             pushing = Pushing(one)
             try:
                 wait_until(lambda: len(numbers(two, "all")) > 200, LONG)
-                told = httpx.get(f"{first.url}/x/routes").json()
-                [victim] = [one for one in (first, second) if f"process {one.process.pid} on" in told["server"]]
+                status = httpx.get(f"{first.url}/x/routes").json()
+                [victim] = [one for one in (first, second) if f"process {one.process.pid} on" in status["server"]]
                 [other] = [server for server in (first, second) if server is not victim]
                 os.kill(victim.process.pid, signal.SIGKILL)
                 before = len(numbers(two, "all"))
@@ -79,12 +79,12 @@ def test_a_server_is_killed_and_another_goes_on_with_nothing_lost_or_doubled(sch
             wait_until(lambda: numbers(one, "in") == Counter(), LONG, description="the last reservation is gone")
             assert numbers(two, "all") == Counter(range(total)), "each number once"
             assert numbers(one, "even") == Counter(range(0, total, 2))
-            told = httpx.get(f"{other.url}/x/routes").json()
-            assert told["running"] and told["server"].startswith(f"process {other.process.pid} ")
+            status = httpx.get(f"{other.url}/x/routes").json()
+            assert status["running"] and status["server"].startswith(f"process {other.process.pid} ")
             assert other.stop() == 0
         with serving(tmp_path, *args) as third:
-            told = httpx.get(f"{third.url}/x/routes").json()
-            assert told["dst"][0]["selector"] == DECLARATION["dst"][0]["selector"], "it is there after a restart"
+            status = httpx.get(f"{third.url}/x/routes").json()
+            assert status["dst"][0]["selector"] == DECLARATION["dst"][0]["selector"], "it is there after a restart"
             httpx.put(f"{third.url}/q/ns1/in", json={"n": total})
             wait_until(lambda: len(numbers(two, "all")) == total + 1, LONG)
             assert numbers(two, "all") == Counter(range(total + 1))
