@@ -246,5 +246,6 @@ class SharedGraph:
 
     def _is_free(self, one: KnownStep) -> bool:
         """Return whether no program that is no server runs the step, such as jobs/exchange.py."""
-        src: Any = one.step and one.step.src
-        return src is None or live_consumer(self._stores[src.ns], src.queue, one.name) is None
+        if one.step is None or (src := one.step.src) is None:
+            return True
+        return live_consumer(self._stores[src.ns], src.queue, one.name) is None
