@@ -20,7 +20,7 @@ from spark_queue.graph.parts import FROM_HTTP, SourceLocation
 from spark_queue.graph.step import Step
 from spark_queue.graph.validation import build_graph, with_step
 from spark_queue.messages.json_text import dump_json
-from spark_queue.runner.note_version import check_version
+from spark_queue.runner.notes import check_version, note_value
 from spark_queue.stores.base import Store
 
 DECLARED_VERSION = 1
@@ -209,8 +209,7 @@ class DeclaredExchanges:
             now_removed = [one for one in now_removed if one["id"] != forgotten]
             if after == before and now_removed == removed:
                 return value
-            # If a reply is lost, `set_note` finds its write by the value, which must be unique.
-            return {"v": DECLARED_VERSION, "exchanges": after, "removed": now_removed, "by": uuid.uuid4().hex}
+            return note_value(DECLARED_VERSION, {"exchanges": after, "removed": now_removed})
 
         return _entries(ns, self._stores[ns].change_note(DECLARED_NOTE, change_value))
 

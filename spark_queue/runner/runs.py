@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from spark_queue.runner.note_version import check_version
+from spark_queue.runner.notes import check_version, note_value
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.owner import Owner
 from spark_queue.stores.types import Note
@@ -79,10 +79,7 @@ def load_run(store: Store, name: str) -> StepRun | None:
 
 
 def _note_value(run: StepRun) -> dict[str, Any]:
-    owner = run.owner and asdict(run.owner)
-    facts = {"owner": owner, "state": run.state, "error": run.error, "restarts": run.restarts}
-    # If a reply is lost, `set_note` finds its write by the value, which must be unique.
-    return {"v": RUN_VERSION, **facts, "by": uuid.uuid4().hex}
+    return note_value(RUN_VERSION, asdict(run))
 
 
 def _from_note(name: str, note: Note) -> StepRun:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-import uuid
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from spark_queue.runner.note_version import check_version
+from spark_queue.runner.notes import check_version, note_value
 from spark_queue.stores.base import Store
 
 if TYPE_CHECKING:
@@ -95,9 +94,7 @@ def _seconds(frame: DataFrame, value: Column) -> float:
 
 def save_times(store: Store, exchange: str, times: SelectorTimes) -> None:
     """Keep the times of an exchange. Raises `StoreError`."""
-    facts = {"at": times.at, "messages": times.messages, "microseconds": times.microseconds}
-    # If a reply is lost, `set_note` finds its write by the value, which must be unique.
-    note = {"v": TIMES_VERSION, **facts, "by": uuid.uuid4().hex}
+    note = note_value(TIMES_VERSION, asdict(times))
     store.change_note(TIMES_PREFIX + exchange, lambda _: note)
 
 

@@ -5,14 +5,13 @@ These are statistics: if a process is killed, its last batch may not be counted.
 
 from __future__ import annotations
 
-import uuid
 from collections import Counter
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
-from spark_queue.runner.note_version import check_version
+from spark_queue.runner.notes import check_version, note_value
 from spark_queue.stores import open_store
 from spark_queue.stores.base import Store
 
@@ -96,8 +95,7 @@ def add_traffic(url: str, step: str, traffic: Traffic) -> Traffic:
         total.recent = [one for one in total.recent if one[0] > now - RATE_MS]
         total.recent.append([now, traffic.received, traffic.pushed.total()])
         facts = {name: dict(one) if isinstance(one, Counter) else one for name, one in vars(total).items()}
-        # If a reply is lost, `set_note` finds its write by the value, which must be unique.
-        return facts | {"v": TRAFFIC_VERSION, "by": uuid.uuid4().hex}
+        return note_value(TRAFFIC_VERSION, facts)
 
     with open_store(url) as store:
         return _from_note(step, store.change_note(TRAFFIC_PREFIX + step, add))

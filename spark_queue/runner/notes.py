@@ -1,11 +1,20 @@
-"""The version of a note of exchanges."""
+"""Notes of exchanges: the value to write, and the check of its version."""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from spark_queue.errors import StoreError
+
+
+def note_value(version: int, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the value of a note, which is unique.
+
+    If a reply is lost, `set_note` finds its write by the value.
+    """
+    return {"v": version, **facts, "by": uuid.uuid4().hex}
 
 
 def check_version(value: Mapping[str, Any], known: Collection[int], what: str) -> None:
