@@ -28,6 +28,26 @@ FROM_FILE, FROM_HTTP = "file", "http"
 DECLARATION_CONFIG = ConfigDict(extra="forbid", revalidate_instances="always", coerce_numbers_to_str=True)
 
 
+class ForeignSql(str):
+    """SQL text of a file or of a caller over HTTP, which is checked before Spark computes it.
+
+    A text without this mark is of a program, which may do everything. `origin`: where it came from.
+    """
+
+    __slots__ = ("origin",)
+    origin: str
+
+    def __new__(cls, text: str, origin: str) -> ForeignSql:
+        """Mark a text."""
+        made = super().__new__(cls, text)
+        made.origin = origin
+        return made
+
+    def __getnewargs__(self) -> tuple[str, str]:  # type: ignore[override]
+        """Keep the mark in copies."""
+        return str(self), self.origin
+
+
 def parse_place(value: Any) -> Any:
     """Return the text `ns/queue` or `queue` as a mapping, and any other value as it is."""
     if not isinstance(value, str):
@@ -50,10 +70,12 @@ def _check_expression(value: Any, info: ValidationInfo) -> Any:
 
     A number or a boolean becomes SQL text. Text of a file may use listed functions only, or name a
     function of Python; text that came over HTTP may not name one. Raises `PydanticKnownError` for a
-    blank text, and `ValueError` for any other value.
+    blank text, and `ValueError` for any other value. SQL text that is not of a program is marked.
     """
+    if isinstance(value, ForeignSql):
+        return value
     if isinstance(value, bool | int | float):
-        return json.dumps(value)
+        value = json.dumps(value)
     if isinstance(value, str) and not value.strip():
         raise PydanticKnownError("string_too_short", {"min_length": 1})
     if isinstance(value, str):
@@ -61,7 +83,8 @@ def _check_expression(value: Any, info: ValidationInfo) -> Any:
             if not names_function(value):
                 if mistake := sql_mistake(value):
                     raise ValueError(mistake)
-            elif origin == FROM_HTTP:
+                return ForeignSql(value, origin)
+            if origin == FROM_HTTP:
                 raise ValueError("Spark SQL: a caller over HTTP may not name a function of Python")
         return value
     if type(value).__name__ == "Column" or callable(value):

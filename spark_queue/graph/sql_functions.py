@@ -2,7 +2,10 @@
 
 Spark has functions that call any Java method or read files, and a subquery reads any table. So the
 functions are listed, and all others are refused, also those that a program has registered. A graph
-in Python is a program: its expressions are not checked here.
+in Python is a program: its expressions are not checked.
+
+The check of this module is quick and needs no Spark. Its errors are for the readers of files. It
+decides nothing, since Spark may read a text in another way: `runner/sql/` checks what Spark reads.
 """
 
 from __future__ import annotations
@@ -14,14 +17,16 @@ from sqlglot import TokenError, tokenize
 from sqlglot.tokenizer_core import Token, TokenType
 
 from spark_queue.errors import did_you_mean
+from spark_queue.graph.sql_limits import length_mistake, nesting_mistake
 
 
-def _words(text: str) -> frozenset[str]:
+def words(text: str) -> frozenset[str]:
+    """Return the words of a text."""
     return frozenset(text.split())
 
 
 #: Functions of Spark 4 whose value depends on the message, the time or chance alone.
-FUNCTIONS = _words("""
+FUNCTIONS = words("""
     array array_append array_compact array_contains array_distinct array_except array_insert array_intersect
     array_join array_max array_min array_position array_prepend array_remove array_repeat array_size array_union
     arrays_overlap arrays_zip flatten get sequence shuffle slice sort_array
@@ -80,7 +85,7 @@ FUNCTIONS = _words("""
 """)
 
 #: Words that may stand before a parenthesis, and are no functions.
-_KEYWORDS = _words("""
+_KEYWORDS = words("""
     all and any as case character dec distinct else end escape from in interval is not numeric on or some then to
     varchar when
 """)
@@ -98,6 +103,8 @@ def sql_mistake(text: str) -> str:
 
     Whether it is valid SQL is found out by Spark, when a graph starts.
     """
+    if mistake := length_mistake(text):
+        return mistake
     if _JAVASCRIPT.match(text):
         return (
             "Spark SQL, not JavaScript: write headers['class'] = 'late' for env => env.msg.hdrs.class == 'late', and "
@@ -109,6 +116,8 @@ def sql_mistake(text: str) -> str:
         return f"Spark SQL: {str(error).splitlines()[0]}"
     if any(one.comments for one in tokens) or not tokens:
         return "an expression without comments"
+    if mistake := nesting_mistake(tokens):
+        return mistake
     for one in tokens:  # they may end elsewhere for Spark
         if one.token_type == TokenType.RAW_STRING or _RAW_STRING.match(text, one.start):
             return "without raw strings: write '\\\\d' for r'\\d'"

@@ -24,7 +24,6 @@ from spark_queue.graph.file_mistakes import Mistake
 from spark_queue.options.values import EXACTLY_ONCE
 from spark_queue.runner.selector import (
     EXPRESSION_COLUMNS,
-    JSON_COLUMN,
     SELECTOR_FIELDS,
     SELECTOR_RESULT,
     CompiledExpression,
@@ -36,6 +35,7 @@ from spark_queue.runner.selector import (
     selector_result,
     with_header,
 )
+from spark_queue.runner.sql.fields import JSON_COLUMN
 from spark_queue.runner.step import RunnableStep
 
 log = logging.getLogger(__name__)

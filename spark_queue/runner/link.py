@@ -38,7 +38,6 @@ from spark_queue.messages.payload import decode
 from spark_queue.messages.value_errors import check_id_and_headers
 from spark_queue.runner.selector import (
     EXPRESSION_COLUMNS,
-    JSON_COLUMN,
     SELECTOR_FIELDS,
     SELECTOR_RESULT,
     ExpressionCompiler,
@@ -49,6 +48,7 @@ from spark_queue.runner.selector import (
     null_on_error,
     selector_result,
 )
+from spark_queue.runner.sql.fields import JSON_COLUMN
 from spark_queue.runner.step import RunnableStep
 from spark_queue.spark.schema import arrow_schema
 from spark_queue.spark.worker import freeze_gc

@@ -13,6 +13,7 @@ outside of the try.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from importlib import import_module
 from typing import Any
 
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
@@ -35,19 +36,20 @@ from pyspark.sql.types import (
     TimestampType,
     VariantType,
 )
-from sqlglot import TokenError, tokenize
-from sqlglot.tokenizer_core import Token, TokenType
 
 from spark_queue.errors import GraphError, did_you_mean
 from spark_queue.graph.file_mistakes import Mistake
-from spark_queue.graph.parts import FieldPath, names_function
+from spark_queue.graph.parts import FROM_FILE, FieldPath, ForeignSql, names_function
 from spark_queue.messages.schema import MAX_TIME_MS
+from spark_queue.runner.sql.compile import can_check, compile_foreign
+from spark_queue.runner.sql.fields import JSON_COLUMN, to_spark_sql
+
+log = logging.getLogger(__name__)
 
 #: The columns that expressions see.
 SELECTOR_COLUMNS = "id STRING, queue STRING, payload STRING, headers MAP<STRING, STRING>, mature TIMESTAMP, tries INT"
 
-#: The payload as a VARIANT, parsed once for all expressions.
-JSON_COLUMN = "_json"
+#: The columns of expressions in a query.
 EXPRESSION_COLUMNS = f"{SELECTOR_COLUMNS}, state MAP<STRING, STRING>, {JSON_COLUMN} VARIANT"
 
 #: The fields of a struct that a selector may return.
@@ -55,11 +57,6 @@ SELECTOR_FIELDS = ("mature", "delay", "tries")
 
 #: The schema of that struct as JSON, between the guard and the push; times are in ms.
 SELECTOR_RESULT = "mature BIGINT, delay BIGINT, tries INT"
-
-_WORD = re.compile(r"\w+")
-
-#: The columns whose fields have the form `payload:a.b`.
-_COLUMNS_WITH_FIELDS = ("payload", "state")
 
 
 @dataclass(frozen=True)
@@ -96,10 +93,12 @@ class Env:
 # --- from expressions to Columns ------------------------------------------------------------------
 
 
-def to_column(expression: Any) -> Column:
+def to_column(expression: Any, spark: SparkSession) -> Column:
     """Return the Column of an expression of a graph. Raises `GraphError` if it is invalid."""
     if isinstance(expression, Column):
         return expression
+    if isinstance(expression, ForeignSql):
+        return _foreign_column(expression, spark)
     if callable(expression):
         return _call(expression, getattr(expression, "__qualname__", repr(expression)))
     text = str(expression)
@@ -107,6 +106,22 @@ def to_column(expression: Any) -> Column:
         return _call(load_function(text.strip()), text)
     try:
         return F.expr(to_spark_sql(text)[0])
+    except PySparkException as error:
+        raise GraphError(explain_error(error, text)) from None
+
+
+def _foreign_column(text: ForeignSql, spark: SparkSession) -> Column:
+    """Return the Column of SQL that is not of the program. Raises `GraphError` if it is refused."""
+    if not can_check(spark):
+        if text.origin != FROM_FILE:
+            raise GraphError(
+                "exchanges that callers declare need Spark in the process of the server: Spark Connect has no check "
+                "of their expressions. Declare the exchange in a graph file"
+            )
+        log.warning("%r is checked as text only, since this session is one of Spark Connect", str(text))
+        return F.expr(to_spark_sql(text)[0])
+    try:
+        return compile_foreign(spark, text, to_spark_sql(text)[0], frozenset((JSON_COLUMN,)))
     except PySparkException as error:
         raise GraphError(explain_error(error, text)) from None
 
@@ -139,79 +154,6 @@ def _call(function: Callable[[Env], Any], name: str) -> Column:
     if made is None or isinstance(made, bool):
         return F.lit(made)
     raise GraphError(f"{name} returns {made!r}, which is not a Column")
-
-
-def to_spark_sql(text: str) -> tuple[str, list[tuple[int, int]]]:
-    """Return SQL text with each `payload:a.b` and `state:a.b` in a form that all of Spark reads.
-
-    Also return pairs of positions in the new text and in the old one, in order. The positions of a
-    pair mean the same part.
-    """
-    try:
-        tokens = tokenize(text, read="databricks")
-    except TokenError:
-        return text, [(0, 0)]  # Spark has the better error
-    converted, copied, index, positions = "", 0, 0, [(0, 0)]
-    while index < len(tokens):
-        end, keys = _field_at(tokens, index)
-        if keys:
-            converted += text[copied : tokens[index].start]
-            positions.append((len(converted), tokens[index].start))
-            converted += _field_sql(tokens[index].text.lower(), keys)
-            copied = tokens[end - 1].end + 1
-            positions.append((len(converted), copied))
-        index = max(end, index + 1)
-    return converted + text[copied:], positions
-
-
-def _field_at(tokens: list[Token], index: int) -> tuple[int, list[str | int]]:
-    """Return the end and the keys of a field such as `payload:a.b[0]['c']` that begins here.
-
-    There are no keys if no field begins here.
-    """
-
-    def kind(position: int) -> TokenType | None:
-        return tokens[position].token_type if position < len(tokens) else None
-
-    first = tokens[index].text.lower() in _COLUMNS_WITH_FIELDS
-    if not first or kind(index - 1 if index else len(tokens)) == TokenType.DOT or kind(index + 1) != TokenType.COLON:
-        return index, []
-    index += 2
-    if kind(index) is None:
-        return index, []
-    keys: list[str | int] = [tokens[index].text]
-    index += 1
-    while True:
-        if kind(index) == TokenType.DOT and kind(index + 1) is not None:
-            keys.append(tokens[index + 1].text)
-            index += 2
-        elif kind(index) == TokenType.L_BRACKET and kind(index + 2) == TokenType.R_BRACKET:
-            subscript = tokens[index + 1]
-            keys.append(int(subscript.text) if subscript.token_type == TokenType.NUMBER else subscript.text)
-            index += 3
-        else:
-            return index, keys
-
-
-def _field_sql(column: str, keys: list[str | int]) -> str:
-    """Return the SQL of a field, as text: of the payload, or of a value of the state."""
-    if column == "payload":
-        return f"try_variant_get({JSON_COLUMN}, {_quote('$' + _json_path(keys))}, 'string')"
-    value = f"state[{_quote(str(keys[0]))}]"
-    if len(keys) == 1:
-        return value
-    return f"try_variant_get(try_parse_json({value}), {_quote('$' + _json_path(keys[1:]))}, 'string')"
-
-
-def _json_path(keys: list[str | int]) -> str:
-    return "".join(
-        f"[{key}]" if isinstance(key, int) else f".{key}" if _WORD.fullmatch(key) else f"[{_quote(key)}]"
-        for key in keys
-    )
-
-
-def _quote(text: str) -> str:
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 # --- checks ---------------------------------------------------------------------------------------
@@ -286,7 +228,7 @@ class ExpressionCompiler:
         if expression is None:
             return None
         try:
-            made = to_column(expression)
+            made = to_column(expression, self._frame.sparkSession)
             kind = type_of(self._frame, made, expression)
             check(kind)
         except GraphError as error:

@@ -44,7 +44,8 @@ def measure_selectors(spark: SparkSession, name: str, exchange: Exchange, graph:
     from pyspark.sql import functions as F
 
     from spark_queue.runner.exchange import ExchangeStep
-    from spark_queue.runner.selector import JSON_COLUMN, selector_result
+    from spark_queue.runner.selector import selector_result
+    from spark_queue.runner.sql.fields import JSON_COLUMN
 
     messages = _sample(spark, exchange, graph)
     if messages is None:

@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JNetworkError
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from spark_queue.errors import QueueError
