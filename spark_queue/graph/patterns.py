@@ -78,7 +78,7 @@ class _Scanner:
             fewest, most = self._quantifier()
             if part.is_group and most > _MAX_GROUP:
                 raise PatternMistake(f"a pattern whose groups repeat at most {_MAX_GROUP} times, as in (ab){{0,100}}")
-            if most > 1 and part.ways > 1 and part.ways**most > _MAX_WAYS:
+            if most > 1 and part.ways > 1 and most * math.log(part.ways) > math.log(_MAX_WAYS):
                 raise PatternMistake(
                     "a pattern without a repetition in a repetition, as in (a+)+: it may take years on a long text"
                 )
