@@ -66,7 +66,7 @@ def nesting(tokens: Sequence[Token]) -> int:
         elif word == "case":
             cases[-1] += 1
         elif kind not in _OPERANDS:
-            chains[-1] += 1
+            chains[-1] += word.count("~") or 1  # `~~` is one token
         deepest = max(deepest, open_levels + open_chains + chains[-1] + cases[-1])
         before = one
     return deepest

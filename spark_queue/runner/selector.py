@@ -43,6 +43,7 @@ from spark_queue.graph.parts import FROM_FILE, FieldPath, ForeignSql, names_func
 from spark_queue.messages.schema import MAX_TIME_MS
 from spark_queue.runner.sql.compile import can_check, compile_foreign
 from spark_queue.runner.sql.fields import JSON_COLUMN, to_spark_sql
+from spark_queue.runner.sql.sizes import MAX_RESULT
 
 log = logging.getLogger(__name__)
 
@@ -311,9 +312,14 @@ def _result_fields(made: Column, kind: StructType) -> list[Column]:
 
 
 def changed_payload(made: CompiledExpression) -> Column:
-    """Return the new payload as JSON text, or NULL if it failed, or is not JSON."""
+    """Return the new payload as JSON text, or NULL if it failed, is not JSON, or is too large."""
     text = null_on_error(made.text)
-    return F.when(F.try_parse_json(text).isNotNull(), text)
+    return F.when(F.try_parse_json(text).isNotNull() & _fits(text), text)
+
+
+def _fits(text: Column) -> Column:
+    """Return whether a text is small enough for the next change, which may repeat it."""
+    return F.octet_length(text) <= MAX_RESULT
 
 
 def with_header(headers: Column, name: str, value: Column) -> Column:
@@ -324,7 +330,7 @@ def with_header(headers: Column, name: str, value: Column) -> Column:
 
 
 def changed_map(before: Column, made: Mapping[str, Column]) -> Column:
-    """Return a map of texts with some entries set, or NULL if one of them failed.
+    """Return a map of texts with some entries set, or NULL if one of them failed or is too large.
 
     `made`: the new texts. An entry whose new value is NULL is removed.
     """
@@ -333,6 +339,7 @@ def changed_map(before: Column, made: Mapping[str, Column]) -> Column:
         name: null_on_error(F.concat(F.lit("="), F.coalesce(F.concat(F.lit("="), one), F.lit(""))))
         for name, one in made.items()
     }
+    new = {name: F.when(_fits(one), one) for name, one in new.items()}
     names = F.array(*map(F.lit, new))
     values = F.array(*(F.when(one != "=", F.substr(one, F.lit(3))) for one in new.values()))
     failed = F.exists(F.array(*new.values()), lambda one: one.isNull())

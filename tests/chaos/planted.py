@@ -412,6 +412,42 @@ BUGS: dict[str, Bug] = {
         "[], Graph)",
         "tests/runner/test_declared.py::test_a_declaration_over_http_has_the_rules_of_a_file_and_may_not_name_python",
     ),
+    "any part of Spark is allowed": Bug(
+        "runner/sql/tree.py",
+        "        if not name.startswith(_CATALYST) or kind not in _LISTED:\n",
+        "        if False:\n",
+        "tests/runner/sql/test_rules.py::test_what_is_not_listed_is_refused_as_spark_reads_it",
+    ),
+    "the rules of expressions are not asked": Bug(
+        "runner/sql/compile.py",
+        "    called = check_tree(root, hidden)\n",
+        "    called: set[str] = set()\n",
+        "tests/runner/sql/test_rules.py::test_what_is_not_listed_is_refused_as_spark_reads_it",
+    ),
+    "an expression is parsed again": Bug(
+        "runner/sql/compile.py",
+        "    return ClassicColumn(_jvm(spark)",
+        "    from pyspark.sql import functions\n\n    return functions.expr(sql)\n    return ClassicColumn(_jvm(spark)",
+        "tests/runner/sql/test_rules.py::test_spark_parses_a_text_once",
+    ),
+    "an expression may return anything": Bug(
+        "runner/sql/compile.py",
+        "    check_sizes(root, hidden)\n",
+        "",
+        "tests/runner/sql/test_sizes.py::test_a_result_that_may_be_large_is_refused",
+    ),
+    "text of a caller has no mark": Bug(
+        "graph/parts.py",
+        "                return ForeignSql(value, origin)\n",
+        "                return value\n",
+        "tests/runner/sql/test_origins.py::test_text_of_a_file_keeps_its_mark",
+    ),
+    "any pattern": Bug(
+        "graph/patterns.py",
+        "        _Scanner(pattern).scan()\n    except PatternMistake as mistake:\n        return str(mistake)\n",
+        "        _Scanner(pattern).scan()\n    except PatternMistake:\n        return ''\n",
+        "tests/graph/test_patterns.py::test_a_pattern_that_may_take_years_is_refused",
+    ),
     "a second declaration replaces the first one": Bug(
         "runner/declared.py",
         '            added = entries.get(name, {}).get("declaration") is None\n',

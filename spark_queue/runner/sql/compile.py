@@ -32,6 +32,17 @@ def compile_foreign(spark: SparkSession, expression: ForeignSql, sql: str, hidde
     """
     if mistake := sql_mistake(expression):
         raise GraphError(f"must be {mistake}")
+    parsed = parse_checked(spark, sql, hidden)
+    from pyspark.sql.classic.column import Column as ClassicColumn
+
+    return ClassicColumn(_jvm(spark).org.apache.spark.sql.classic.ExpressionUtils.column(parsed))
+
+
+def parse_checked(spark: SparkSession, sql: str, hidden: frozenset[str] = frozenset()) -> Any:
+    """Parse an expression once, and return its tree in the JVM, which is checked.
+
+    Raises `GraphError` if it is not allowed, and `PySparkException` if Spark cannot parse it.
+    """
     session: Any = spark._jsparkSession.sessionState()
     try:
         parsed = session.sqlParser().parseExpression(sql)
@@ -42,14 +53,15 @@ def compile_foreign(spark: SparkSession, expression: ForeignSql, sql: str, hidde
         raise GraphError("must be nested less deeply: Spark cannot parse it") from None
     called = check_tree(root, hidden)
     check_sizes(root, hidden)
-    jvm = spark._jvm
-    assert jvm is not None
     for name in sorted(called):
-        _check_builtin(jvm, session.functionRegistry(), name)
-    from pyspark.sql.classic.column import Column as ClassicColumn
+        _check_builtin(_jvm(spark), session.functionRegistry(), name)
+    return parsed
 
-    utils = jvm.org.apache.spark.sql.classic.ExpressionUtils
-    return ClassicColumn(utils.column(parsed))
+
+def _jvm(spark: SparkSession) -> JVMView:
+    jvm = spark._jvm
+    assert jvm is not None, "a session without Connect has one"
+    return jvm
 
 
 def _check_builtin(jvm: JVMView, registry: Any, name: str) -> None:

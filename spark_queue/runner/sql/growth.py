@@ -48,6 +48,12 @@ def _array_repeat(node: SqlNode, parts: list[Size]) -> Size:
     return replace(made, items=_count(parts[1]), element=parts[0])
 
 
+def _start(node: SqlNode, parts: list[Size]) -> Size:
+    """Return the size of a part of a text, or of binary: a character has at most four bytes."""
+    most = 4 * _count(parts[-1]) if len(parts) == 3 or node.function in ("left", "right") else INFINITE
+    return text_of(most) if most < parts[0].top else parts[0]
+
+
 def _space(node: SqlNode, parts: list[Size]) -> Size:
     return text_of(_count(parts[0]))
 
@@ -93,7 +99,7 @@ def _array_join(node: SqlNode, parts: list[Size]) -> Size:
 
 
 def _split(node: SqlNode, parts: list[Size]) -> Size:
-    return replace(parts[0], items=parts[0].top + 1, element=replace(parts[0], items=0))
+    return replace(parts[0], items=parts[0].top, element=replace(parts[0], items=0))
 
 
 def _parsed(node: SqlNode, parts: list[Size]) -> Size:
@@ -209,6 +215,7 @@ GROWING: dict[str, Grow] = {
     **dict.fromkeys(("array_size", "bit_length", "cardinality", "char_length", "character_length"), _counted),
     **dict.fromkeys(("json_array_length", "len", "length", "octet_length", "size"), _counted),
     **dict.fromkeys(("bigint", "cast", "int", "negative", "positive", "smallint", "tinyint"), _as_number),
+    **dict.fromkeys(("left", "right", "substr", "substring"), _start),
     **dict.fromkeys(("bin", "conv", "md5", "sha", "sha1", "sha2", "uuid"), _digest),
     **dict.fromkeys(("mod", "pmod"), _modulo),
 }
@@ -220,6 +227,7 @@ OPERATORS = {
     "expressions.Cast": "cast",
     "expressions.Multiply": "product",
     "expressions.Remainder": "mod",
+    "expressions.Substring": "substring",
     "expressions.Subtract": "minus",
     "expressions.UnaryMinus": "negative",
     "expressions.UnaryPositive": "positive",
