@@ -53,7 +53,7 @@ class _Part:
 
 
 class _Scanner:
-    """Reads a pattern once. The syntax is that of Java; what is malformed, Java refuses."""
+    """Reads a pattern once. The syntax is that of Java, which refuses malformed patterns."""
 
     def __init__(self, pattern: str) -> None:
         self._pattern, self._at = pattern, 0
@@ -120,7 +120,7 @@ class _Scanner:
             level += (char == "[") - (char == "]")
             if level == 0:
                 return
-            if char == "[" and self._pattern[self._at : self._at + 1] == "]":  # a bracket that is meant
+            if char == "[" and self._pattern[self._at : self._at + 1] == "]":  # a bracket as a character
                 self._at += 1
             elif char == "[" and self._pattern[self._at : self._at + 2] == "^]":
                 self._at += 2

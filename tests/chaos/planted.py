@@ -427,7 +427,7 @@ BUGS: dict[str, Bug] = {
     "an expression is parsed again": Bug(
         "runner/sql/compile.py",
         "    return ClassicColumn(_jvm(spark)",
-        "    from pyspark.sql import functions\n\n    return functions.expr(sql)\n    return ClassicColumn(_jvm(spark)",
+        "    from pyspark.sql import functions as F\n    return F.expr(sql)\n    return ClassicColumn(_jvm(spark)",
         "tests/runner/sql/test_rules.py::test_spark_parses_a_text_once",
     ),
     "an expression may return anything": Bug(

@@ -1,4 +1,4 @@
-"""What an expression of a file or a caller may have in it. What is not listed is refused.
+"""The parts that an expression of a file or a caller may have. All others are refused.
 
 It runs before Spark analyses the expression, since analysis already computes constants. What Spark
 computes while it analyses, such as schemas and formats, must be literals.
@@ -59,7 +59,7 @@ _ATOMIC = re.compile(
 def check_tree(root: SqlNode, hidden: frozenset[str] = frozenset()) -> set[str]:
     """Check an expression, and return the names of the functions that it calls.
 
-    `hidden`: further columns, whose names nobody can guess. Raises `GraphError`.
+    `hidden`: further columns, whose names a caller cannot guess. Raises `GraphError`.
     """
     called: set[str] = set()
     for node, scope in _walk(root, frozenset()):

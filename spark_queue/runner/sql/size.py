@@ -1,6 +1,6 @@
 """The size of a part of an expression: bytes of data, and how many elements.
 
-A size within a lambda is a sum: so many bytes, and so many times the size of each variable. So
+A size within a lambda is a sum: a number of bytes, and multiples of the sizes of variables. So
 `transform(words, word -> upper(word))` is as large as `words`.
 """
 
@@ -20,8 +20,8 @@ INFINITE = math.inf
 class Size:
     """The largest value of a part.
 
-    `top`: bytes at most. `base` and `times`: the same as a sum, with the size of each variable of a
-    lambda so many times. `low`, `high`: between which it is, if it is a number. `items`: of an
+    `top`: bytes at most. `base` and `times`: the same as a sum, of bytes and of multiples of the
+    sizes of a lambda's variables. `low`, `high`: between which it is, if it is a number. `items`: of an
     array or a map. `element`: the largest one of them.
     """
 
@@ -40,7 +40,7 @@ class Size:
 
 
 def fixed(top: float, **facts: float | Size) -> Size:
-    """Return the size of a value of at most so many bytes."""
+    """Return the size of a value of at most `top` bytes."""
     return Size(top, top, **facts)  # type: ignore[arg-type]
 
 
@@ -89,7 +89,7 @@ def largest(parts: Iterable[Size]) -> Size:
 
 
 def scaled(one: Size, factor: float, extra: float = 0) -> Size:
-    """Return a size so many times, and so many bytes more."""
+    """Return the size of `factor` copies, and `extra` bytes."""
     factor = factor if one.top else 0
     return Size(
         one.top * factor + extra,

@@ -91,7 +91,7 @@ def _names(function: SqlNode) -> list[str]:
 
 
 def _apply(function: SqlNode, scope: Scope, sizes: list[Size]) -> Size:
-    """Return the size of what a lambda returns. `sizes`: of its variables, in order."""
+    """Return the size of the result of a lambda. `sizes`: those of its variables, in order."""
     names = _names(function)
     if len(names) > len(sizes):
         raise GraphError(f"must have lambdas with at most {len(sizes)} variables here")
@@ -103,7 +103,7 @@ def _apply(function: SqlNode, scope: Scope, sizes: list[Size]) -> Size:
 
 
 def _mapped(source: Size, function: SqlNode, scope: Scope, variables: list[Size]) -> Size:
-    """Return the size of what a lambda returns for all elements of an array or a map.
+    """Return the size of the results of a lambda for all elements of an array or a map.
 
     `variables`: those of the lambda, without the index that it may have at the end.
     """
