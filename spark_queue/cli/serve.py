@@ -59,7 +59,7 @@ def serve(
         option(
             "--users-file",
             "FILE",
-            "Users, one user:HASH a line, with bcrypt hashes of htpasswd -B. $SPARK_QUEUE_REST_USER may hold another.",
+            "Users, one user:HASH a line, as htpasswd -B writes it. $SPARK_QUEUE_REST_USER may hold another.",
         ),
     ] = None,
     tls_cert: Annotated[Path | None, option("--tls-cert", "FILE", "Use TLS with this certificate (PEM).")] = None,

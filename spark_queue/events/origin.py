@@ -2,8 +2,8 @@
 
 Internal events reset, fail and delete other events. So a program that can only push messages must
 not be able to write one. The proof is an HMAC of the event, under a key that lies beside the queue,
-in a note. A push does not read notes: whoever can read the key has the database anyway, and could
-change the events without any internal event.
+in a note. A push does not read notes: a program that reads the key has the database anyway, and
+could change the events without any internal event.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import json
 import secrets
 from dataclasses import replace
 
+from spark_queue.errors import QueueError
 from spark_queue.events.event import (
     HEARTBEAT_SOURCE,
     INTERNAL_SOURCE,
@@ -40,7 +41,7 @@ MAX_AGE = DAY
 _ALLOW = "to obey pushed internal events, set pushedInternalEvents: true in the settings of executors"
 
 
-class EventRefused(Exception):
+class EventRefused(QueueError):
     """An event may not do what it says; its text is the reason. It is not tried again."""
 
 

@@ -111,7 +111,8 @@ class ExecutorQuery:
         else:  # nothing is left for this process, and foreachBatch would plan each batch twice
             writer = frame.writeStream.format("noop")
         writer = writer.queryName(f"events {work.queue}").option("checkpointLocation", self._checkpoint)
-        trigger: dict[str, Any] = {"availableNow": True} if available_now else {"processingTime": f"{every} milliseconds"}
+        interval = f"{every} milliseconds"
+        trigger: dict[str, Any] = {"availableNow": True} if available_now else {"processingTime": interval}
         return writer.trigger(**trigger).start()
 
     def run(

@@ -168,7 +168,7 @@ def test_a_right_password_is_checked_once_and_a_wrong_one_each_time(checks):
 
 
 def test_what_is_remembered_ends_and_is_bounded(checks, monkeypatch):
-    monkeypatch.setattr(passwords, "MAX_REMEMBERED", 2)
+    monkeypatch.setattr(passwords, "MAX_REMEMBERED_PASSWORDS", 2)
     made = checker(*(f"u{n}:{hashed('x')}" for n in range(4)))
     roles(made, "u0:x", "u1:x", "u0:x", "u2:x")  # u1 was not used for the longest time
     assert len(made._remembered) == 2 and len(checks) == 3

@@ -61,8 +61,8 @@ class Credentials:
         """Return credentials from tokens and texts `user:password` or `user:bcrypt hash`.
 
         Each may begin with a role and a blank: `viewer TOKEN`. Without, its owner is an operator.
-        Raises `OptionError` for an empty token, user or password, a hash that is not bcrypt or
-        costs too much, and a second line of a user with a hash.
+        Raises `OptionError` for an empty token, user or password. The same for a hash that is not
+        bcrypt or costs too much, and for a second line of a user with a hash.
         """
         tokens, users = [one.strip() for one in tokens], [one.strip() for one in users]
         for number, token in enumerate(tokens, 1):

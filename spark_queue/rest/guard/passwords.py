@@ -37,7 +37,7 @@ MAX_PASSWORD = 72
 MAX_CHECKS, MAX_CHECKS_OF_CALLER = 32, 16
 
 #: How many right passwords are remembered, and for how long (s).
-MAX_REMEMBERED, REMEMBERED_FOR = 1_000, 300.0
+MAX_REMEMBERED_PASSWORDS, REMEMBERED_FOR = 1_000, 300.0
 
 _HASH = re.compile(r"\$2[aby]\$(\d\d)\$[./A-Za-z0-9]{53}")
 _BEGIN_OF_HASH = re.compile(r"\$2[a-z]?\$")
@@ -161,7 +161,7 @@ class PasswordChecker:
                     del self._checks[caller]
                 if role is not None:
                     self._remembered[digest] = role, time.monotonic() + REMEMBERED_FOR
-                    while len(self._remembered) > MAX_REMEMBERED:
+                    while len(self._remembered) > MAX_REMEMBERED_PASSWORDS:
                         self._remembered.popitem(last=False)
         return role
 
