@@ -2,11 +2,11 @@
 
 FROM python:3.13-slim AS build
 WORKDIR /source
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY spark_queue spark_queue
 COPY pyspark_queue pyspark_queue
 RUN python -m venv /opt/spark-queue
-RUN /opt/spark-queue/bin/python -m pip install --no-cache-dir '.[cli,mongodb,redis,rest]'
+RUN /opt/spark-queue/bin/python -m pip install --no-cache-dir --constraint constraints.txt '.[cli,mongodb,redis,rest]'
 
 FROM python:3.13-slim
 RUN groupadd --gid 10001 spark-queue \

@@ -45,7 +45,7 @@ MEMORY := $(shell grep -s ' /dev/shm ' /proc/mounts | grep -qv noexec && df -Pk 
 $(TESTS): export PYTEST_DEBUG_TEMPROOT = $(MEMORY)
 $(TESTS): export SPARK_QUEUE_SERVICES_DATA = $(MEMORY:%=%/spark_queue$(subst /,-,$(CURDIR)))
 
-.PHONY: help setup java demo $(TESTS) shard chaos lint format types notebooks dist services services-stop compat bench bench-peers clean
+.PHONY: help setup java demo $(TESTS) shard chaos lint format types notebooks dist services services-stop compat bench bench-peers constraints clean
 
 help:  ## Show this help; times are those of 2 cores, without what a first run installs
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -164,6 +164,10 @@ bench-peers: $(VENV)/.installed-bench peers  ## Measure the speed of other work 
 	$(call say,bench: starting servers and running bench/peers)
 	@$(VENV)/bin/python tests/services.py run $(VENV)/bin/python bench/peers $(BENCH_ARGS)
 
+constraints: | $(VENV)/bin/python  ## Renew constraints.txt, the versions of all packages, and show what changed; needs Python 3.11 (1 minute)
+	$(call say,constraints: pip looks for a version of each package)
+	@$(VENV)/bin/python tests/project/constraints.py
+
 clean: services-stop  ## Remove everything that make made: environments, servers' data, caches
 	$(call say,clean: removing environments and caches and data of servers)
 	@rm -rf .venv .venv-spark* $(VENV_PEERS)* .services .demo $(KEUSS)/node_modules $(PEERS)/node_modules dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -180,11 +184,15 @@ pip = $(1)/bin/python -m pip install --disable-pip-version-check --progress-bar 
     | awk '!/^ *(Requirement already satisfied|Collecting|Obtaining|Installing (build|backend) dep|Checking|Getting req|Preparing|Created|Stored)/ \
         && !/\.metadata/ {print; fflush()}'
 
-# $(call install,folder,extras,what else): bring an environment up to date
+# The versions of packages, for all environments. One with another version of Spark does not get those of Spark.
+CONSTRAINTS := constraints.txt
+of_other_spark := <(grep -vE '^(pyspark|py4j)==' $(CONSTRAINTS))
+
+# $(call install,folder,extras,what else,constraints): bring an environment up to date
 # Spark tells its Python processes to take pyspark from a zip, where it is compiled anew by each of them, for a second;
 # without the zip they have the same modules from beside it. Each query starts such a process.
 define install
-	@$(call pip,$(1),--editable '.[$(2)]' $(3))
+	@$(call pip,$(1),--constraint $(or $(4),$(CONSTRAINTS)) --editable '.[$(2)]' $(3))
 	@rm -f $(1)/lib/python3.*/site-packages/pyspark/python/lib/pyspark.zip
 endef
 
@@ -194,7 +202,7 @@ EXTRAS_demo := cli,demo,graph,spark
 WITHIN_test := demo dist notebooks
 WITHIN_dev := demo dist notebooks test bench tools
 
-$(VENV)/.installed-%: pyproject.toml | $(VENV)/bin/python
+$(VENV)/.installed-%: pyproject.toml $(CONSTRAINTS) | $(VENV)/bin/python
 	$(call say,setup: installing packages for $* into $(VENV))
 	$(call install,$(VENV),$(or $(EXTRAS_$*),$*))
 	@touch $(patsubst %,$(VENV)/.installed-%,$* $(WITHIN_$*))
@@ -211,9 +219,9 @@ compat-$(1): java .venv-spark$(subst .,,$(1))/.installed-test .venv-spark$(subst
 	@$$(PYSPARK_PYTHON) tests/services.py run $$(PYSPARK_PYTHON) -m pytest -n $$(WORKERS) --dist loadgroup $$(OF_SPARK) $$(PYTEST_ARGS)
 	$$(call say,compat: Spark $(1): all passed)
 
-.venv-spark$(subst .,,$(1))/.installed-test: pyproject.toml | .venv-spark$(subst .,,$(1))/bin/python
+.venv-spark$(subst .,,$(1))/.installed-test: pyproject.toml $(CONSTRAINTS) | .venv-spark$(subst .,,$(1))/bin/python
 	$$(call say,compat: Spark $(1): installing packages for test into $$(@D))
-	$$(call install,$$(@D),test,'pyspark==$(1).*')
+	$$(call install,$$(@D),test,'pyspark==$(1).*',$$(of_other_spark))
 	@touch $$@
 endef
 $(foreach spark,$(SPARKS),$(eval $(call compat_rules,$(spark))))

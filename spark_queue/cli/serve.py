@@ -56,7 +56,11 @@ def serve(
     ] = None,
     users_file: Annotated[
         Path | None,
-        option("--users-file", "FILE", "Users, one user:password a line. $SPARK_QUEUE_REST_USER may hold another."),
+        option(
+            "--users-file",
+            "FILE",
+            "Users, one user:HASH a line, as htpasswd -B writes it. $SPARK_QUEUE_REST_USER may hold another.",
+        ),
     ] = None,
     tls_cert: Annotated[Path | None, option("--tls-cert", "FILE", "Use TLS with this certificate (PEM).")] = None,
     tls_key: Annotated[

@@ -17,6 +17,9 @@ log has each change, and interrupted housekeeping continues:
 * `identify-deletions`: `clear` events that are finished or failed.
 
 `status` writes the number of events by status into the log. `ping` does nothing.
+
+Unless the settings say otherwise, an internal event is obeyed only if a heartbeat or one of these
+functions has created it: see `spark_queue.events.origin`.
 """
 
 from __future__ import annotations
@@ -30,17 +33,16 @@ from spark_queue.events.event import (
     EXECUTING,
     FAILED,
     FINISHED,
-    HEARTBEAT_SOURCE,
     INTERNAL_SOURCE,
     INTERNAL_TYPE_PREFIX,
     NEW,
-    OTHER_SOURCES,
     OTHER_TYPE_PREFIX,
     PENDING,
     Event,
     event_id,
 )
 from spark_queue.events.executors import Executor
+from spark_queue.events.origin import INTERNAL_SOURCES
 from spark_queue.events.settings import EventSettings
 
 
@@ -51,8 +53,9 @@ class EventQueue(Protocol):
     settings: EventSettings
 
     def clone(self) -> EventQueue: ...
-    def create_batch(
-        self, source: str, type: str, payload: object, uris: Sequence[str], *, priority: bool
+    def check_origin(self, event: Event) -> None: ...
+    def create_internal(
+        self, source: str, type: str, payload: object, uris: Sequence[str] | None, *, priority: bool
     ) -> list[str]: ...
     def find(self, status: str, older_than: int = ...) -> list[str]: ...
     def summary(self) -> dict[str, int]: ...
@@ -71,9 +74,9 @@ def internal_executors(events: EventQueue | None) -> list[Executor]:
     """Return the executors of internal events. Without a queue they match, but cannot run."""
     return [
         Executor(
-            (INTERNAL_SOURCE, HEARTBEAT_SOURCE, *OTHER_SOURCES),
+            sorted(INTERNAL_SOURCES),
             (f"{INTERNAL_TYPE_PREFIX}{name}", f"{OTHER_TYPE_PREFIX}{name}"),
-            partial(_execute, events, name),
+            partial(_execute_checked, events, name),
             where="driver",
             place=f"internal: {name}",
         )
@@ -81,9 +84,14 @@ def internal_executors(events: EventQueue | None) -> list[Executor]:
     ]
 
 
-def _execute(events: EventQueue | None, name: str, event: Event, config: Any) -> None:
+def _execute_checked(events: EventQueue | None, name: str, event: Event, config: Any) -> None:
     assert events is not None  # without a queue, executors are only matched
     events = events.clone()
+    events.check_origin(event)
+    _execute(events, name, event)
+
+
+def _execute(events: EventQueue, name: str, event: Event) -> None:
     settings, ids = events.settings, list(map(event_id, event.uris))
     match name:
         case "reset":
@@ -104,7 +112,7 @@ def _execute(events: EventQueue | None, name: str, event: Event, config: Any) ->
             _create_events(events, "fail", events.find(NEW, settings.new_timeout), reason)
         case "identify-timeouts":
             for one in _TIMEOUTS:
-                _execute(events, one, event, config)
+                _execute(events, one, event)
         case "identify-deletions":
             _create_events(events, "clear", [*events.find(FINISHED), *events.find(FAILED)])
         case "status":
@@ -112,4 +120,4 @@ def _execute(events: EventQueue | None, name: str, event: Event, config: Any) ->
 
 
 def _create_events(events: EventQueue, name: str, ids: list[str], payload: str | None = None) -> None:
-    events.create_batch(INTERNAL_SOURCE, f"{INTERNAL_TYPE_PREFIX}{name}", payload, ids, priority=True)
+    events.create_internal(INTERNAL_SOURCE, f"{INTERNAL_TYPE_PREFIX}{name}", payload, ids, priority=True)

@@ -64,7 +64,7 @@ class Event:
     or a `str`. `uris`: the things that it is about, in order. `created`: its creation time (UTC),
     by the database's clock. `user`, `host`: the user and the machine that created it.
     `transaction`: an id that events share if they were created together. `tries`: the number of
-    failed tries.
+    failed tries. `proof`: of an internal event, see `spark_queue.events.origin`.
     """
 
     id: str
@@ -79,6 +79,7 @@ class Event:
     transaction: str = ""
     created: datetime = EPOCH
     tries: int = field(default=0, compare=False)
+    proof: str = field(default="", compare=False, repr=False)
 
     @classmethod
     def from_message(cls, message: Message) -> Event:
@@ -120,6 +121,7 @@ class Event:
             str(document.get("transaction") or ""),
             parse_timestamp(created) if isinstance(created, str) else get_mature(),
             tries,
+            str(document.get("proof") or ""),
         )
 
     def document(self) -> dict[str, Any]:
@@ -135,6 +137,7 @@ class Event:
             "host": self.host,
             "transaction": self.transaction,
             "created": format_timestamp(self.created),
+            **({"proof": self.proof} if self.proof else {}),
         }
 
     @property

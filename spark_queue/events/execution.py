@@ -22,6 +22,7 @@ from typing import Any
 from spark_queue.events.audit_log import AuditLog
 from spark_queue.events.event import EXECUTING, FAILED, FINISHED, NEW, PENDING, Event, short_status
 from spark_queue.events.executors import Executor, Executors
+from spark_queue.events.origin import EventRefused
 from spark_queue.events.settings import EventSettings
 from spark_queue.messages.json_text import clean_text
 from spark_queue.stores.base import Store
@@ -67,6 +68,8 @@ def run_event(event: Event, executors: Executors, settings: EventSettings, limit
     try:
         returned = limiter(limit / 1000, executors.function_of(executor), event, executor.config)
         return Result(event, _parse_status(returned, settings))
+    except EventRefused as error:
+        return Result(event, FAILED, str(error))
     except TimeLimitExceeded:
         return _failure(event, executor, f"{executor} took longer than {limit / 1000:g} s")
     except (Exception, SystemExit) as error:  # noqa: BLE001  whatever a function raises is a failure of this event

@@ -35,7 +35,8 @@ def tick(events: Events, heartbeats: Sequence[Heartbeat], id: str) -> list[str]:
 
     Raises `OptionError` if there is no heartbeat with this id.
     """
-    return [events.create(one.source, one.type, one.payload) for one in find_heartbeats(heartbeats, id)]
+    chosen = find_heartbeats(heartbeats, id)
+    return [made for one in chosen for made in events.create_internal(one.source, one.type, one.payload)]
 
 
 def find_heartbeats(heartbeats: Sequence[Heartbeat], id: str) -> list[Heartbeat]:

@@ -38,6 +38,7 @@ from spark_queue.events.event import (
 )
 from spark_queue.events.execution import Settler, run_event, time_limit
 from spark_queue.events.executors import Executor, Executors
+from spark_queue.events.origin import check_origin, is_internal, with_proof
 from spark_queue.events.settings import EventSettings
 from spark_queue.events.status import EventState
 from spark_queue.messages.ids import new_id_array
@@ -121,8 +122,38 @@ class Events:
         """
         return self._create(source, type, payload, split_uris(uris, max_uris or self.settings.max_uris), priority)
 
+    def create_internal(
+        self,
+        source: str,
+        type: str,
+        payload: object = None,
+        uris: Sequence[str] | None = None,
+        *,
+        priority: bool = False,
+    ) -> list[str]:
+        """Create events for heartbeats and housekeeping, and return their ids.
+
+        An internal event gets a proof of its origin, without which it is not obeyed. Do not pass a
+        source, type or URIs that come from elsewhere. `uris`: as in `create_batch`; `None` makes
+        one event without URIs. Raises as `create`.
+        """
+        parts = [()] if uris is None else split_uris(uris, self.settings.max_uris)
+        return self._create(source, type, payload, parts, priority, internal=is_internal(source, type))
+
+    def check_origin(self, event: Event) -> None:
+        """Raise `EventRefused` for a pushed internal event, unless the settings allow it."""
+        if not self.settings.pushed_internal_events:
+            check_origin(self.store, self.name, event)
+
     def _create(
-        self, source: str, type: str, payload: object, parts: Sequence[tuple[str, ...]], priority: bool
+        self,
+        source: str,
+        type: str,
+        payload: object,
+        parts: Sequence[tuple[str, ...]],
+        priority: bool,
+        *,
+        internal: bool = False,
     ) -> list[str]:
         check_name(source, "source"), check_name(type, "type")
         plain, kind = normalize_payload(payload)
@@ -136,6 +167,8 @@ class Events:
             Event(id, source, type, plain, kind, uris, priority, self.user, self.host, transaction, created)
             for id, uris in zip(ids, parts, strict=True)
         ]
+        if internal:
+            made = [with_proof(self.store, self.name, one) for one in made]
         mature = due_time(created, True) if priority else None
         self.store.push(self.name, pushes([one.document() for one in made], ids=ids, mature=mature, queue=self.name))
         return ids

@@ -24,6 +24,9 @@ class EventSettings:
     `keep`: how long the history keeps an event that has ended, unless it is cleared. `max_uris`: of
     one event. `max_events`: how many `take` returns by default. `detailed_log`: whether the log
     records cleared events as a whole. `status_prefix`: start of the URIs of the five statuses.
+
+    `pushed_internal_events`: whether internal events are obeyed that any program has pushed. By
+    default, only those that heartbeats and housekeeping have created; others fail.
     """
 
     __pydantic_config__ = EVENT_FILE_CONFIG
@@ -36,3 +39,4 @@ class EventSettings:
     max_events: Annotated[int, Field(ge=1)] = 10
     detailed_log: bool = False
     status_prefix: str = STATUS_PREFIX
+    pushed_internal_events: bool = False

@@ -13,10 +13,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TYPE_CHECKING, Any
 
+from pyspark import cloudpickle
+
 from spark_queue.events.event import EXECUTING, Event
 from spark_queue.events.execution import Result, run_event, time_limit
 from spark_queue.events.queue import Events
-from spark_queue.events.spark_source import EventSource, serialize_work
+from spark_queue.events.spark_source import EventSource, register_source
+from spark_queue.events.work_tokens import TOKEN_OPTION, RegisteredWork, check_confs, register_work, signing_key
 from spark_queue.messages.json_text import load_foreign_json
 from spark_queue.spark import activate, spark_version, supervise
 
@@ -54,13 +57,16 @@ class ExecutorQuery:
         parallel: int | None = None,
         options: dict[str, str] | None = None,
     ) -> None:
-        """Check all functions. Raises `OptionError` if one cannot be found.
+        """Check all functions, and the key that signs tokens.
+
+        Raises `OptionError` if a function cannot be found, or the key is configured in a wrong way.
 
         `events`: the queue, with its executors and settings. `options`: further options of
         `format("queue")`. They cannot change the queue, consumer, history, payload format or
         partitions.
         """
         events.executors.check()
+        signing_key()
         self.events = events
         self._checkpoint = checkpoint
         self._batch = batch
@@ -70,12 +76,14 @@ class ExecutorQuery:
         self._work = ExecutorWork(
             url, queue, consumer, events.declared_executors, events.settings, events.user, events.host
         )
+        self._registered: RegisteredWork | None = None  # as long as this object exists
 
     def start(self, spark: SparkSession, *, available_now: bool = False, every: int = 0) -> StreamingQuery:
         """Start the query. `every`: trigger interval (ms).
 
         With `available_now` it ends when all current events are executed. Spark 4.0 and 4.1 end it
-        after one batch; `run` continues then.
+        after one batch; `run` continues then. Raises `OptionError` if a conf of the session has the
+        key that signs tokens.
         """
         for one in self.events.executors.overlap_warnings():
             log.warning("%s", one)
@@ -94,14 +102,17 @@ class ExecutorQuery:
             "numPartitions": str(parallel),
             "minPartitions": str(parallel),  # few but slow events must run in parallel too
         }
-        spark.dataSource.register(EventSource)
-        frame = spark.readStream.format(EventSource.name()).options(**options, work=serialize_work(work)).load()
+        check_confs(spark.conf.getAll)
+        self._registered = register_work(options, cloudpickle.dumps(work))  # type: ignore[no-untyped-call]
+        register_source(spark)
+        frame = spark.readStream.format(EventSource.name()).option(TOKEN_OPTION, self._registered.token).load()
         if any(one.where == "driver" for one in self.events.executors):
             writer = frame.writeStream.foreachBatch(self._batch_function(parallel))
         else:  # nothing is left for this process, and foreachBatch would plan each batch twice
             writer = frame.writeStream.format("noop")
         writer = writer.queryName(f"events {work.queue}").option("checkpointLocation", self._checkpoint)
-        trigger: dict[str, Any] = {"availableNow": True} if available_now else {"processingTime": f"{every} ms"}
+        interval = f"{every} milliseconds"
+        trigger: dict[str, Any] = {"availableNow": True} if available_now else {"processingTime": interval}
         return writer.trigger(**trigger).start()
 
     def run(

@@ -2,49 +2,103 @@
 
 If Spark applied a function to the rows of a source, all rows would go to another Python process and
 back. So `read` itself executes the events, and Spark gets only the rest.
+
+What runs is in the class that the driver registers. The option of the source only names it: see
+`spark_queue.events.work_tokens`.
 """
 
 from __future__ import annotations
 
-import base64
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 from pyspark import cloudpickle
-from pyspark.sql.datasource import InputPartition
+from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.types import StructType
 
+from spark_queue.errors import OptionError
 from spark_queue.events.spark_worker import ExecutorWork
+from spark_queue.events.work_tokens import (
+    SOURCE_NAME,
+    TOKEN_OPTION,
+    Works,
+    digest_of,
+    find_work,
+    registered_works,
+    registering,
+)
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.data_source import QueueDataSource
+from spark_queue.spark.pickling import portable_source
 from spark_queue.spark.read.queue_stream import QueueStream
+from spark_queue.spark.tracebacks import hide_tracebacks
 from spark_queue.spark.worker import freeze_gc
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 #: The columns that Spark gets. The payload is NULL, unless the event is left for the driver.
 SOURCE_COLUMNS = "id STRING, payload STRING, mature TIMESTAMP, tries INT, tag STRING"
 
 
+@hide_tracebacks
 class EventSource(QueueDataSource):
-    """The data source of an executor query. `serialize_work` returns its option `work`."""
+    """The data source of an executor query: of one of `works`, which the option `work` names."""
 
-    def __init__(self, options: Mapping[str, str]) -> None:
-        own = dict(options)
-        self._runs: ExecutorWork = cloudpickle.loads(base64.b64decode(own.pop("work")))
-        super().__init__(own)
+    def __init__(self, options: Mapping[str, str], works: Works | None = None) -> None:
+        """Keep the named work. Without any, the other methods raise `OptionError`."""
+        self._given, works = dict(options), works or {}
+        named = digest_of(str(options.get(TOKEN_OPTION, "")))
+        self._works: Works = {named: works[named]} if named in works else {}
+        super().__init__({})
 
     @classmethod
     def name(cls) -> str:
-        return "queue_events"
+        return SOURCE_NAME
 
     def schema(self) -> str:  # type: ignore[override]
+        find_work(self._given, self._works)
         return SOURCE_COLUMNS
 
     def streamReader(self, schema: StructType) -> EventStream:
+        self.options, pickled = find_work(self._given, self._works)
+        work: ExecutorWork = cloudpickle.loads(pickled)
         options = self._read_options(schema, "stream")
-        return EventStream(options, schema, replace(self._runs, url=options.url))
+        return EventStream(options, schema, replace(work, url=options.url))
+
+    def reader(self, schema: StructType) -> NoReturn:
+        raise _only_for_queries()
+
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
+        raise _only_for_queries()
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
+        raise _only_for_queries()
+
+
+def _only_for_queries() -> OptionError:
+    return OptionError(
+        f'format("{SOURCE_NAME}") is for queries of ExecutorQuery only; read or write the queue with format("queue")'
+    )
+
+
+def register_source(spark: SparkSession) -> None:
+    """Register the source in a session, with all work of this process."""
+    with registering:
+        spark.dataSource.register(_source_of(registered_works()))
+
+
+def _source_of(works: Works) -> type[DataSource]:
+    """Return the source with this work, as a class to register."""
+
+    class RegisteredEventSource(EventSource):
+        def __new__(cls, options: Mapping[str, str]) -> Any:
+            return EventSource(options, works)
+
+    return portable_source(RegisteredEventSource)
 
 
 #: Batches that take less than this are quick (s).
@@ -81,8 +135,3 @@ class EventStream(QueueStream):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         freeze_gc()
         return self._runs(super().read(partition))
-
-
-def serialize_work(work: ExecutorWork) -> str:
-    """Return work as the text of an option, with functions that are not `module:function`."""
-    return base64.b64encode(cloudpickle.dumps(work)).decode()  # type: ignore[no-untyped-call]

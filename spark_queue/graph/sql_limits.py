@@ -1,7 +1,7 @@
 """How long an expression may be, and how deeply nested, before a parser gets it.
 
-A parser calls itself for each level. Thousands of levels end the thread of the parser. Then Java may
-not be able to load classes that it was loading.
+A parser calls itself for each level. Thousands of levels end the thread of the parser. Then Java
+may not be able to load classes that it was loading.
 """
 
 from __future__ import annotations

@@ -41,6 +41,7 @@ SHAPES: Final[Mapping[tuple[str, int | None], Shape]] = {
     ("settled", None): {"rows": int},
     ("history", 1): {"history": int},
     ("layout", 1): {"size": int, "compression": str},
+    ("event-origin", 1): {"key": str},
     ("ledger", 1): {
         "batch": int, "stages": [str, ...], "id?": str, "members?": dict, "rows?": _ROWS, "rows_before?": _ROWS,
     },

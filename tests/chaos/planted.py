@@ -478,6 +478,98 @@ BUGS: dict[str, Bug] = {
         "",
         "tests/rest/test_v1.py::test_what_is_too_much_at_once_stays_in_the_queue",
     ),
+    "a hash of any cost": Bug(
+        "rest/guard/passwords.py",
+        "    if not 4 <= (cost := int(found[1])) <= MAX_COST:\n",
+        "    cost = int(found[1])\n    if cost < 0:\n",
+        "tests/rest/test_passwords.py::test_a_hash_that_cannot_be_checked_is_refused_at_the_start",
+    ),
+    "a right password is checked each time": Bug(
+        "rest/guard/passwords.py",
+        "            if (role := self._recall(digest)) is not None:\n                return role\n",
+        "",
+        "tests/rest/test_passwords.py::test_a_right_password_is_checked_once_and_a_wrong_one_each_time",
+    ),
+    "an unknown name is refused at once": Bug(
+        "rest/guard/passwords.py",
+        "            bcrypt.checkpw(password, self._nothing[self._cost])\n            return None\n",
+        "            return None\n",
+        "tests/rest/test_passwords.py::test_a_wrong_password_costs_the_same_for_each_name",
+    ),
+    "one address fills the queue of checks": Bug(
+        "rest/guard/passwords.py",
+        " or self._checks[caller] >= MAX_CHECKS_OF_CALLER:",
+        ":",
+        "tests/rest/test_passwords.py::"
+        "test_a_flood_of_wrong_passwords_stops_nobody_who_is_remembered_and_no_other_address",
+    ),
+    "any number of passwords waits": Bug(
+        "rest/guard/passwords.py",
+        "        if self._checks.total() >= MAX_CHECKS or ",
+        "        if ",
+        "tests/rest/test_passwords.py::test_the_queue_of_checks_has_an_end_whoever_asks",
+    ),
+    "what SQL supplies is unpickled": Bug(
+        "events/spark_source.py",
+        "        self.options, pickled = find_work(self._given, self._works)\n"
+        "        work: ExecutorWork = cloudpickle.loads(pickled)\n",
+        "        import base64\n"
+        "        work = cloudpickle.loads(base64.b64decode(self._given.get('work', '')))\n"
+        "        self.options, _ = find_work(self._given, self._works)\n",
+        "tests/events/test_work_tokens.py::"
+        "test_anything_but_a_token_of_registered_work_is_refused_before_it_is_loaded",
+    ),
+    "a token takes other options": Bug(
+        "events/work_tokens.py",
+        "    if given:\n",
+        "    if False:\n",
+        "tests/events/test_work_tokens.py::"
+        "test_anything_but_a_token_of_registered_work_is_refused_before_it_is_loaded",
+    ),
+    "a token reads the queue": Bug(
+        "events/spark_source.py",
+        "    def reader(self, schema: StructType) -> NoReturn:\n        raise _only_for_queries()\n",
+        "    def reader(self, schema):\n"
+        "        self.options, pickled = find_work(self._given, self._works)\n"
+        "        return super().reader(schema)\n",
+        "tests/events/test_work_tokens.py::test_a_token_reads_and_writes_no_messages",
+    ),
+    "others may read the key of tokens": Bug(
+        "events/work_tokens.py",
+        "            if about.st_mode & 0o077:\n",
+        "            if about.st_mode & 0o007:\n",
+        "tests/events/test_work_tokens.py::test_a_file_that_others_may_use_is_refused",
+    ),
+    "Spark gets the tokens": Bug(
+        "events/work_tokens.py",
+        "    return {digest: (dict(one.options), one.pickled)",
+        "    return {digest: ({**one.options, 'token': one.token}, one.pickled)",
+        "tests/events/test_work_tokens.py::test_what_spark_gets_has_neither_the_key_nor_tokens",
+    ),
+    "a pushed internal event is obeyed": Bug(
+        "events/builtin.py",
+        "    events.check_origin(event)\n",
+        "",
+        "tests/events/test_origin.py::test_a_pushed_internal_event_fails_and_its_reason_names_the_setting",
+    ),
+    "a proof is for any URIs": Bug(
+        "events/origin.py",
+        "event.payload, event.uris]",
+        "event.payload]",
+        "tests/events/test_origin.py::test_a_proof_is_for_one_event",
+    ),
+    "a proof is for any id": Bug(
+        "events/origin.py",
+        "    facts = [queue, event.id, ",
+        "    facts = [queue, ",
+        "tests/events/test_origin.py::test_a_proof_is_for_one_id_and_one_queue",
+    ),
+    "an internal event is obeyed for ever": Bug(
+        "events/origin.py",
+        "    if store.now() - event.created.timestamp() * 1000 > MAX_AGE:\n",
+        "    if False:\n",
+        "tests/events/test_origin.py::test_an_internal_event_is_obeyed_for_a_day",
+    ),
     "a pause of another database is not seen": Bug(
         "stores/mongodb/beside.py",
         "        name = place or f",

@@ -17,9 +17,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from spark_queue.rest.errors import problem_response
+from spark_queue.rest.errors import Overloaded, problem_response
 from spark_queue.rest.guard.address import is_loopback
 from spark_queue.rest.guard.credentials import CallerRole, Credentials, role_of
+from spark_queue.rest.guard.passwords import PasswordChecker, PasswordTooLong
 
 #: Paths that answer without credentials. They reveal nothing but a status.
 OPEN_PATHS = frozenset({"/health", "/ready"})
@@ -38,6 +39,7 @@ class AuthMiddleware:
 
     def __init__(self, app: ASGIApp, credentials: Credentials, open_paths: frozenset[str] = OPEN_PATHS) -> None:
         self._app, self._credentials, self._open_paths = app, credentials, open_paths
+        self._passwords = PasswordChecker(credentials.hashed)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or refuse it."""
@@ -45,13 +47,13 @@ class AuthMiddleware:
             request = Request(scope)
             request.state.role = CallerRole.VIEWER
             if not (scope["path"] in self._open_paths and scope["method"] in ("GET", "HEAD")):
-                refused = self._check(request)
+                refused = await self._check(request)
                 if refused is not None:
                     await refused(scope, receive, send)
                     return
         await self._app(scope, receive, send)
 
-    def _check(self, request: Request) -> Response | None:
+    async def _check(self, request: Request) -> Response | None:
         """Return the refusal of a request; else set its role, and return `None`."""
         if not self._credentials:
             request.state.role = CallerRole.OPERATOR
@@ -61,18 +63,29 @@ class AuthMiddleware:
         if kind == "bearer":
             role = role_of(value, self._credentials.tokens)
         elif kind == "basic":
-            role = role_of(_decode_basic(value), self._credentials.users)
+            try:
+                role = await self._role_of_user(_decode_basic(value), request)
+            except PasswordTooLong as error:
+                return self._refuse(str(error))
+            except Overloaded as error:
+                return problem_response(503, "Overloaded", str(error))
         if role is None:
             return self._refuse()
         request.state.role = role
         return _refuse_other_sites(request) if kind == "basic" else None
 
-    def _refuse(self) -> Response:
-        ways = (["Basic"] if self._credentials.users else []) + (["Bearer"] if self._credentials.tokens else [])
+    async def _role_of_user(self, secret: str, request: Request) -> CallerRole | None:
+        role = role_of(secret, self._credentials.users)
+        name, colon, password = secret.partition(":")
+        if role is not None or not colon:
+            return role
+        return await self._passwords.role_of(name, password, request.client.host if request.client else "")
+
+    def _refuse(self, reason: str = "credentials are missing or wrong") -> Response:
+        with_users = self._credentials.users or self._credentials.hashed
+        ways = (["Basic"] if with_users else []) + (["Bearer"] if self._credentials.tokens else [])
         wanted = " or ".join(_SCHEMES[way] for way in ways)
-        answer = problem_response(
-            401, "Unauthorized", f"credentials are missing or wrong: send the header Authorization with {wanted}"
-        )
+        answer = problem_response(401, "Unauthorized", f"{reason}: send the header Authorization with {wanted}")
         for way in ways:
             answer.headers.append("WWW-Authenticate", f'{way} realm="spark_queue"')
         return answer

@@ -6,24 +6,20 @@ import hashlib
 import hmac
 import logging
 import stat
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 
-from spark_queue.errors import OptionError
+from spark_queue.errors import OptionError, plural
+from spark_queue.rest.guard.passwords import MAKE_ONE, CallerRole, HashedUser, is_crypt_hash, parse_hash
+
+__all__ = ["CallerRole", "Credential", "Credentials", "role_of"]
 
 #: Environment variables: a bearer token; `user:password`.
 TOKEN_VARIABLE, USER_VARIABLE = "SPARK_QUEUE_REST_TOKEN", "SPARK_QUEUE_REST_USER"
 
 log = logging.getLogger(__name__)
-
-
-class CallerRole(StrEnum):
-    """What a caller may do: look at everything, or also change it."""
-
-    VIEWER = "viewer"
-    OPERATOR = "operator"
 
 
 _ROLES = {role.value: role for role in CallerRole}
@@ -51,30 +47,46 @@ def _split_role(text: str) -> tuple[CallerRole, str]:
 
 @dataclass(frozen=True)
 class Credentials:
-    """Bearer tokens, and users with passwords.
+    """Bearer tokens, and users: `users` with clear passwords, `hashed` with bcrypt hashes.
 
     Without any, all programs on this machine may call.
     """
 
     tokens: tuple[Credential, ...] = ()
     users: tuple[Credential, ...] = ()
+    hashed: tuple[HashedUser, ...] = ()
 
     @classmethod
     def from_texts(cls, tokens: Iterable[str] = (), users: Iterable[str] = ()) -> Credentials:
-        """Return credentials from tokens and texts `user:password`.
+        """Return credentials from tokens and texts `user:password` or `user:bcrypt hash`.
 
         Each may begin with a role and a blank: `viewer TOKEN`. Without, its owner is an operator.
-        Raises `OptionError` for an empty token, user or password.
+        Raises `OptionError` for an empty token, user or password. The same for a hash that is not
+        bcrypt or costs too much, and for a second line of a user with a hash.
         """
         tokens, users = [one.strip() for one in tokens], [one.strip() for one in users]
         for number, token in enumerate(tokens, 1):
             if not _split_role(token)[1]:
                 raise OptionError(f"token {number} is empty: give a long random text", option="token")
+        clear, hashed, names = [], [], Counter[str]()
         for number, one in enumerate(users, 1):
-            name, colon, password = _split_role(one)[1].partition(":")
+            role, secret = _split_role(one)
+            name, colon, password = secret.partition(":")
             if not name or not colon or not password:
                 raise OptionError(f"user {number} must be user:password, with neither part empty", option="users")
-        return cls(tuple(map(Credential.from_text, tokens)), tuple(map(Credential.from_text, users)))
+            try:
+                found = parse_hash(password)
+            except OptionError as error:
+                raise OptionError(f"user {number} {error}", option="users") from None
+            names[name] += 1
+            if found is None:
+                clear.append(Credential.from_text(one))
+            else:
+                hashed.append(HashedUser(name, role, found))
+        for user in hashed:
+            if names[user.name] > 1:
+                raise OptionError(f"user {user.name!r} has a hash and another line: leave one out", option="users")
+        return cls(tuple(map(Credential.from_text, tokens)), tuple(clear), tuple(hashed))
 
     @classmethod
     def read(
@@ -82,8 +94,8 @@ class Credentials:
     ) -> Credentials:
         """Read credentials from files, one per line, and from environment variables.
 
-        Logs a warning if other users of this machine can read a file. Raises `OptionError` for a
-        file that cannot be read or is empty, and for an invalid line.
+        Logs a warning if other users of this machine can read a file, or if it has clear passwords.
+        Raises `OptionError` for a file that cannot be read or is empty, and for an invalid line.
         """
         found = []
         for file, option, variable, kind in (
@@ -96,12 +108,21 @@ class Credentials:
             ):
                 try:
                     found.append(cls.from_texts(**{kind: lines}))
+                    if kind == "users" and place.startswith("--"):
+                        _warn_of_clear_passwords(lines, place)
                 except OptionError as error:
                     raise OptionError(f"{place}: {error}", option=option) from None
-        return cls(sum((one.tokens for one in found), ()), sum((one.users for one in found), ()))
+        made = cls(
+            sum((one.tokens for one in found), ()),
+            sum((one.users for one in found), ()),
+            sum((one.hashed for one in found), ()),
+        )
+        if len({one.name for one in made.hashed}) < len(made.hashed):
+            raise OptionError(f"${USER_VARIABLE} has a user of --users-file: leave one out", option="users-file")
+        return made
 
     def __bool__(self) -> bool:
-        return bool(self.tokens or self.users)
+        return bool(self.tokens or self.users or self.hashed)
 
 
 def role_of(secret: str, credentials: Iterable[Credential]) -> CallerRole | None:
@@ -118,6 +139,21 @@ def role_of(secret: str, credentials: Iterable[Credential]) -> CallerRole | None
 
 def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
+
+
+def _warn_of_clear_passwords(lines: Iterable[str], place: str) -> None:
+    """Log a warning if lines of users have clear passwords. Raises `OptionError` for crypt(3)."""
+    clear = 0
+    for number, line in enumerate(lines, 1):
+        password = _split_role(line.strip())[1].partition(":")[2]
+        if is_crypt_hash(password):
+            raise OptionError(
+                f"user {number} has a hash of crypt(3), or a clear password that looks like one: {MAKE_ONE}",
+                option="users",
+            )
+        clear += parse_hash(password) is None
+    if clear:
+        log.warning("%s: %s in clear text; %s", place, plural(clear, "password"), MAKE_ONE)
 
 
 def _read_lines(file: Path | None, option: str) -> list[str]:

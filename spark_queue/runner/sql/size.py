@@ -21,8 +21,8 @@ class Size:
     """The largest value of a part.
 
     `top`: bytes at most. `base` and `times`: the same as a sum, of bytes and of multiples of the
-    sizes of a lambda's variables. `low`, `high`: between which it is, if it is a number. `items`: of an
-    array or a map. `element`: the largest one of them.
+    sizes of a lambda's variables. `low`, `high`: between which it is, if it is a number. `items`:
+    of an array or a map. `element`: the largest one of them.
     """
 
     top: float
