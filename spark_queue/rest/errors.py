@@ -21,6 +21,7 @@ from spark_queue.errors import (
     FencedError,
     GraphError,
     MessageError,
+    NotAQueue,
     QueueError,
     StoreError,
     StoreUnavailable,
@@ -92,6 +93,7 @@ STATUS_CODES: dict[type[Exception], int] = {
     NotFound: 404,
     BodyStalled: 408,
     Conflict: 409,
+    NotAQueue: 409,  # data of another program has the name
     TooLarge: 413,
     UnsupportedMediaType: 415,
     Cancelled: 410,

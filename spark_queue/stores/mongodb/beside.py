@@ -18,7 +18,7 @@ from pymongo.collection import Collection
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
-from spark_queue.errors import OptionError
+from spark_queue.errors import OptionError, StoreError
 from spark_queue.options.masking import mask, scheme_of
 from spark_queue.options.url import StoreUrl
 from spark_queue.stores.base import Store
@@ -65,6 +65,15 @@ def _resolve(url: str) -> None:
     Store.open_other(url).close()  # connects to nothing
 
 
+def _check_capped(database: Database[Document]) -> None:
+    """Raise `StoreError` if the collection of signals belongs to another program."""
+    if not database["default"].options().get("capped"):
+        raise StoreError(
+            f"the collection 'default' of the database {database.name!r} is not that of signals, since it is not "
+            "capped. It was not changed. Name another database: ?signals=NAME in the URL"
+        )
+
+
 class Beside:
     """The places of statistics and signals of one store.
 
@@ -91,6 +100,7 @@ class Beside:
             except OperationFailure as error:
                 if error.code != NAMESPACE_EXISTS:
                     raise
+                _check_capped(database)
             self._signals_exist = True
         return database["default"]
 
