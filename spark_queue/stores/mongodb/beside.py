@@ -23,6 +23,7 @@ from spark_queue.options.masking import mask, scheme_of
 from spark_queue.options.url import StoreUrl
 from spark_queue.stores.base import Store
 from spark_queue.stores.mongodb.documents import Document
+from spark_queue.stores.mongodb.marks import NAMESPACE_EXISTS
 from spark_queue.stores.services.signals import SignallingStore
 
 #: The parameters, with the end of the default name, and the schemes that a URL may have.
@@ -33,9 +34,6 @@ SCHEMES = {STATS: _MONGODB, SIGNALS: (*_MONGODB, "redis", "rediss")}
 
 #: Bytes of the capped collection of signals, as in keuss.
 SIGNALS_BYTES = 5_242_880
-
-#: An error code of the server.
-NAMESPACE_EXISTS = 48
 
 _DATABASE_NAME = re.compile(r"""[^/\\. "$*<>:|?\0]{1,63}""")
 

@@ -41,7 +41,7 @@ from spark_queue.stores.mongodb.documents import (
     dead_letter_headers,
     held_by,
 )
-from spark_queue.stores.mongodb.marks import Form, pipeline_form
+from spark_queue.stores.mongodb.marks import HINTED_AGE, Form, pipeline_form
 from spark_queue.stores.mongodb.stages import OWN_PREFIX
 from spark_queue.stores.mongodb.store import COMMAND_CHUNK, MongoStore, chunked
 from spark_queue.stores.types import DeadLetterInfo, LayoutFeature, Selection
@@ -111,15 +111,16 @@ class PipelineStore(MongoStore):
     def _queue_fields(self, queue: str) -> Document:
         return {"_q": queue}
 
-    def _queue_view(self, queue: str, *, create: bool = False, hinted: bool = True) -> Collection[Document]:
+    def _queue_view(self, queue: str, *, create: bool = False, max_age: float = HINTED_AGE) -> Collection[Document]:
         # It has only those methods of a collection that this store calls.
-        found = self._collection(queue, create=create, hinted=hinted)
+        found = self._collection(queue, create=create, max_age=max_age)
         return cast("Collection[Document]", _QueueView(found, queue))
 
     def _move(self, queue: str, to: str, selection: Selection, dead_letter: DeadLetterInfo | None) -> int:
         if selection.limit == 0:
             return 0
-        collection = self._queue_view(queue, create=True)
+        protected = selection.tag is not None or selection.ids is None
+        collection = self._queue_view(queue, create=True, max_age=HINTED_AGE if protected else 0)
         now = self._now()
         state, moving = self._find_moving(collection, selection, now, to_dead_letters=dead_letter is not None)
         due = {"$cond": [{"$eq": [{"$type": "$mature"}, "date"]}, DUE, DatetimeMS(now)]}
@@ -167,6 +168,9 @@ class PipelineStore(MongoStore):
 
     def _find_foreign(self, queues: Iterable[str]) -> set[str]:
         return set(queues) if self._is_foreign(self.pipeline) else set()
+
+    def _has_collection(self, queue: str) -> bool:
+        return False  # it has others, too
 
     def _drop(self, queue: str) -> None:
         self._marks.read(self.pipeline, queue)

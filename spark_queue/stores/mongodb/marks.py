@@ -14,9 +14,9 @@ program and the operation is refused. A collection is a queue of a layout if it 
 A queue of another layout is refused, and so is a view, or a time series.
 
 **The check is cached.** An operation that uses one of our indexes by name (`hint`) needs no newer
-answer: the server refuses it if the collection has been replaced by one without that index. For
-other operations the answer may be BELIEVED_UNHINTED seconds old. That a collection is no queue is
-never cached, except for lists.
+answer: the server refuses it if the collection has been replaced by one without that index. For an
+insert the answer may be INSERT_AGE old. Operations that remove messages by id alone, or the whole
+queue, ask again. That a collection is no queue is never cached, except for lists.
 
 **A push may follow a drop by another client.** Then the server creates the collection again,
 without a mark. So each client checks again soon after it has inserted messages. It marks the
@@ -43,12 +43,9 @@ from spark_queue.stores.mongodb.documents import Document
 from spark_queue.stores.mongodb.stages import OWN_PREFIX
 from spark_queue.stores.types import ForeignData
 
-#: Seconds for which an answer is believed: for operations with a hint, for other operations, and by
-#: lists that a collection is no queue.
-BELIEVED, BELIEVED_UNHINTED, REFUSAL_BELIEVED = 60.0, 1.0, 10.0
-
-#: Seconds for which operations with a hint believe that a collection does not exist.
-ABSENCE_BELIEVED = 5.0
+#: How old an answer may be (s): for operations with a hint, for inserts, for a list that leaves out
+#: a collection, and for operations with a hint on a collection that does not exist.
+HINTED_AGE, INSERT_AGE, REFUSAL_AGE, ABSENCE_AGE = 60.0, 1.0, 10.0, 5.0
 
 #: Seconds for which a collection that was a queue until just now may lack its mark.
 MARK_MISSING = 0.5
@@ -57,7 +54,7 @@ MARK_MISSING = 0.5
 MAX_CACHED = 10_000
 
 #: How many documents of a queue of keuss are looked at.
-SAMPLE = 20
+SAMPLED_DOCUMENTS = 20
 
 #: Error codes of the server.
 BAD_VALUE, NAMESPACE_NOT_FOUND, NAMESPACE_EXISTS, IS_VIEW = 2, 26, 48, 166
@@ -158,17 +155,17 @@ class Marks:
 
     # --- the check --------------------------------------------------------------------------------
 
-    def check(self, name: str, queue: str, *, hinted: bool = True) -> Mark:
+    def check(self, name: str, queue: str, max_age: float = HINTED_AGE) -> Mark:
         """Return the mark of a collection. Raises `NotAQueue` if it is no queue of this layout.
 
-        `queue`: the name under which the caller knows it. `hinted`: whether the operation that
-        follows uses one of our indexes by name.
+        `queue`: the name under which the caller knows it. `max_age`: how old the answer may be (s).
         """
         mark, read = self._cache.get(name, _UNKNOWN)
-        believed = {Mark.COMPLETE: BELIEVED, Mark.ABSENT: ABSENCE_BELIEVED, Mark.BARE: BELIEVED_UNHINTED}[mark]
-        if not hinted:
-            believed = BELIEVED_UNHINTED if mark is Mark.COMPLETE else 0.0
-        if time.monotonic() - read <= believed:
+        if mark is Mark.BARE:
+            max_age = min(max_age, INSERT_AGE)
+        elif mark is Mark.ABSENT:
+            max_age = ABSENCE_AGE if max_age == HINTED_AGE else 0.0
+        if time.monotonic() - read < max_age:
             return mark
         return self.read(name, queue)
 
@@ -279,7 +276,7 @@ class Marks:
         if not (all(map(form.is_keuss, indexes)) and any(_same_key(one["key"], form.keuss) for one in indexes)):
             return _UNMARKED
         fits = {"$sum": {"$cond": [{"$and": list(form.record)}, 1, 0]}}
-        steps: list[Document] = [{"$limit": SAMPLE}, {"$group": {"_id": None, "fits": fits}}]
+        steps: list[Document] = [{"$limit": SAMPLED_DOCUMENTS}, {"$group": {"_id": None, "fits": fits}}]
         found = next(iter(self._database()[name].aggregate(steps)), {"fits": 1})
         if found["fits"]:
             return Mark.BARE
@@ -287,12 +284,12 @@ class Marks:
 
     # --- creation ---------------------------------------------------------------------------------
 
-    def complete(self, name: str, queue: str, *, hinted: bool = True) -> None:
+    def complete(self, name: str, queue: str, max_age: float = HINTED_AGE) -> None:
         """Create the collection if it does not exist, with its mark, and its missing indexes.
 
         Raises `NotAQueue` as `check` does, also if another program creates it meanwhile.
         """
-        mark = self.check(name, queue, hinted=hinted)
+        mark = self.check(name, queue, max_age)
         if mark is Mark.COMPLETE:
             return
         if mark is Mark.ABSENT:
@@ -329,7 +326,7 @@ class Marks:
         if now < self._refused.get(key, 0.0):
             return False
         mark, read = self._cache.get(name, _UNKNOWN)
-        if mark is not Mark.ABSENT and now - read <= BELIEVED:
+        if mark is not Mark.ABSENT and now - read <= HINTED_AGE:
             return True
         found = self._examine(name, info)
         if isinstance(found, Mark):
@@ -337,7 +334,7 @@ class Marks:
             return found is not Mark.ABSENT
         if len(self._refused) >= MAX_CACHED:
             self._refused.clear()
-        self._refused[key] = now + REFUSAL_BELIEVED
+        self._refused[key] = now + REFUSAL_AGE
         return False
 
     # --- adoption ---------------------------------------------------------------------------------

@@ -62,7 +62,6 @@ from pymongo.uri_parser import parse_uri
 
 from spark_queue.errors import (
     AccessDenied,
-    NotAQueue,
     OptionError,
     PoolExhausted,
     StoreError,
@@ -126,7 +125,7 @@ from spark_queue.stores.mongodb.documents import (
     to_documents,
 )
 from spark_queue.stores.mongodb.keys import filters_greater, id_of, key_of, sort_key
-from spark_queue.stores.mongodb.marks import Form, Mark, Marks, is_missing_index, queue_form
+from spark_queue.stores.mongodb.marks import HINTED_AGE, INSERT_AGE, Form, Mark, Marks, is_missing_index, queue_form
 from spark_queue.stores.mongodb.signals import MongoSubscription
 from spark_queue.stores.mongodb.stages import INTERRUPTED, OWN_PREFIX, STAGED, Stages
 from spark_queue.stores.services.listener import Subscription
@@ -321,18 +320,18 @@ class MongoStore(SignallingStore):
                 queue=queue,
             )
 
-    def _collection(self, queue: str, *, create: bool = False, hinted: bool = True) -> Collection[Document]:
+    def _collection(self, queue: str, *, create: bool = False, max_age: float = HINTED_AGE) -> Collection[Document]:
         """Return the collection of a queue, whose mark was checked.
 
-        `create` creates it, and missing indexes. `hinted`: as in `Marks.check`. Raises
+        `create` creates it, and missing indexes. `max_age`: as in `Marks.check`. Raises
         `OptionError` if the name of the queue is not allowed, and `NotAQueue`.
         """
         self.check_queue(queue)
         name = self._collection_name(queue)
         if create:
-            self._marks.complete(name, queue, hinted=hinted)
+            self._marks.complete(name, queue, max_age)
         else:
-            self._marks.check(name, queue, hinted=hinted)
+            self._marks.check(name, queue, max_age)
         return self._database()[name]
 
     def _collection_name(self, queue: str) -> str:
@@ -343,9 +342,9 @@ class MongoStore(SignallingStore):
         """Return the fields that name the queue of a document, if its collection holds several."""
         return {}
 
-    def _queue_view(self, queue: str, *, create: bool = False, hinted: bool = True) -> Collection[Document]:
+    def _queue_view(self, queue: str, *, create: bool = False, max_age: float = HINTED_AGE) -> Collection[Document]:
         """Return the collection of a queue, restricted to that queue: see `_collection`."""
-        return self._collection(queue, create=create, hinted=hinted)
+        return self._collection(queue, create=create, max_age=max_age)
 
     def _check_is_queue(self, queue: str) -> None:
         self._collection(queue)
@@ -475,7 +474,7 @@ class MongoStore(SignallingStore):
     # --- messages in ------------------------------------------------------------------------------
 
     def _push(self, queue: str, batch: pa.RecordBatch) -> int:
-        collection = self._collection(queue, create=True, hinted=False)
+        collection = self._collection(queue, create=True, max_age=INSERT_AGE)
         documents = self._checked_documents(queue, batch)
         inserted = insert(collection, documents, count=self._count_messages)
         self._marks.note_insert(collection.name, documents[-1]["_id"])
@@ -520,7 +519,7 @@ class MongoStore(SignallingStore):
         return self._stages().remove(stage, keep)
 
     def _stages(self) -> Stages:
-        get_collection = partial(self._collection, create=True, hinted=False)
+        get_collection = partial(self._collection, create=True, max_age=INSERT_AGE)
         name = self._own_prefix + STAGED
         return Stages(
             self._database(), get_collection, self._attempt, self.retry_timeout, name, self._count_messages,
@@ -636,7 +635,7 @@ class MongoStore(SignallingStore):
 
     def _replace_records(self, queue: str, tag: str | None, records: Sequence[Record], batch: pa.RecordBatch) -> bool:
         now, transactions = self._hello()
-        collection = self._queue_view(queue, create=True, hinted=False)
+        collection = self._queue_view(queue, create=True, max_age=INSERT_AGE)
         keys = [self._key_of(one.id) for one in records]
         state = free_state(now).query if tag is None else {**FENCED, "_tag": tag}
         documents = self._documents(queue, batch, now)
@@ -713,7 +712,8 @@ class MongoStore(SignallingStore):
         learns that it has lost messages.
         """
         # Without ids, a hint protects other collections; with a tag, the filter does.
-        collection = self._queue_view(queue, hinted=ids is None or state.hint_index is HELD_INDEX)
+        protected = ids is None or state.hint_index is HELD_INDEX
+        collection = self._queue_view(queue, max_age=HINTED_AGE if protected else 0)
 
         def act(query: Filter, by: dict[str, Any]) -> int:
             if update is None:
@@ -763,8 +763,9 @@ class MongoStore(SignallingStore):
         if selection.limit == 0:
             return 0
         # The target gets its indexes now: a transaction cannot create them.
-        source = self._queue_view(queue, hinted=_is_protected(selection))
-        target = self._collection(to, create=True, hinted=False)
+        protected = selection.tag is not None or selection.ids is None
+        source = self._queue_view(queue, max_age=HINTED_AGE if protected else 0)
+        target = self._collection(to, create=True, max_age=INSERT_AGE)
         now, transactions = self._hello()
         state, moving = self._find_moving(source, selection, now, to_dead_letters=dead_letter is not None)
         update: list[Document] = []
@@ -845,16 +846,18 @@ class MongoStore(SignallingStore):
     # --- statistics and pause ---------------------------------------------------------------------
 
     def _count(self, counts: Counts) -> None:
+        with self._translate_errors():
+            queues = [one for one in counts if not self._is_foreign(one, pushed=bool(counts[one].get("put")))]
         updates = []
-        for queue, acts in counts.items():
-            if self._is_foreign(queue, pushed=bool(acts.get("put"))):
-                continue
+        for queue in queues:
+            acts = counts[queue]
             change: Document = {"$setOnInsert": {"ns": self.ns, "name": queue, "opts": {}}}
             if acts:
                 change["$inc"] = {f"counters.{act}": number for act, number in acts.items()}
             updates.append(UpdateOne({"_id": self._statistics_id(queue)}, change, upsert=True))
-        with self._translate_errors():
-            self._beside.statistics(WriteConcern(w=1)).bulk_write(updates, ordered=False)
+        if updates:
+            with self._translate_errors():
+                self._beside.statistics(WriteConcern(w=1)).bulk_write(updates, ordered=False)
 
     def _statistics(self, queue: str | None) -> dict[str, Statistics]:
         if queue is not None:
@@ -1007,6 +1010,13 @@ class MongoStore(SignallingStore):
     def _queues(self) -> list[str]:
         return [name for name, is_queue in self._marks.list_collections().items() if is_queue]
 
+    def exists(self, queue: str) -> bool:
+        """Return whether `queues` lists this queue: an empty one of keuss, too."""
+        return super().exists(queue) or self._has_collection(queue)
+
+    def _has_collection(self, queue: str) -> bool:
+        return self._attempt(self._marks.read, queue, queue) is not Mark.ABSENT
+
     def _inspect_foreign(self, queue: str) -> ForeignData:
         return self._marks.inspect(self._collection_name(queue), queue)
 
@@ -1023,14 +1033,14 @@ class MongoStore(SignallingStore):
             if pushed:
                 self._marks.check_inserted(self._collection_name(queue), queue)
             self._check_is_queue(queue)
-        except NotAQueue:
+        except OptionError:  # or its name is not allowed
             return True
         return False
 
     # --- housekeeping -----------------------------------------------------------------------------
 
     def _delete_history(self, queue: str, ids: Sequence[str]) -> int:
-        collection = self._queue_view(queue, hinted=False)
+        collection = self._queue_view(queue, max_age=0)
         past = FREE._replace(query={"processed": {"$exists": True, "$ne": NO_END_DATE}})
         filters = self._filters_for(collection, past, ids)
         return sum(collection.delete_many(query, **by).deleted_count for query, by in filters)
@@ -1043,11 +1053,6 @@ class MongoStore(SignallingStore):
         if self._marks.read(queue, queue) is not Mark.ABSENT:
             self._database()[queue].drop()
         self._marks.forget(queue)
-
-
-def _is_protected(selection: Selection) -> bool:
-    """Return whether a move from another collection, which is no queue, would find no documents."""
-    return selection.tag is not None or selection.ids is None
 
 
 def _to_raw_note(document: Document) -> RawNote:

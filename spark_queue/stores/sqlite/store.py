@@ -256,7 +256,7 @@ class SqliteStore(Store):
         )
 
     def _check_ours(self, opened: sqlite3.Connection, version: int) -> None:
-        """Raise `StoreError` if the file belongs to another program. A newer version is refused later."""
+        """Raise `StoreError` if a file of a known version belongs to another program."""
         if version <= SCHEMA_VERSION and is_foreign(opened, SCHEMA[:version]):
             raise StoreError(f"{self.url} is a SQLite file of another program: choose another file", url=self.url)
 
