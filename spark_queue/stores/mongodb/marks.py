@@ -79,7 +79,7 @@ def _is_of_type(field: str, *types: str) -> Document:
 
 
 _NUMBERS = ("int", "long", "double")
-_KEUSS_RECORD = [_is_of_type("mature", "date"), _is_of_type("tries", *_NUMBERS)]
+_DUE, _TRIES = _is_of_type("mature", "date"), _is_of_type("tries", *_NUMBERS)
 
 
 @dataclass(frozen=True)
@@ -117,17 +117,17 @@ class Form:
 
 def queue_form(indexes: Sequence[IndexModel]) -> Form:
     """Return the form of a collection with a document for each message."""
-    return Form("queue", indexes, {"mature": 1}, [*_KEUSS_RECORD, _is_of_type("b", "missing")])
+    return Form("queue", indexes, {"mature": 1}, [_DUE, _TRIES, _is_of_type("b", "missing")])
 
 
 def pipeline_form(indexes: Sequence[IndexModel]) -> Form:
     """Return the form of a collection with several queues."""
-    return Form("pipeline", indexes, {"_q": 1, "mature": 1}, [*_KEUSS_RECORD, _is_of_type("_q", "string")])
+    return Form("pipeline", indexes, {"_q": 1, "mature": 1}, [_DUE, _TRIES, _is_of_type("_q", "string")])
 
 
 def bucket_form(indexes: Sequence[IndexModel]) -> Form:
     """Return the form of a collection with a document for many messages."""
-    record = [*_KEUSS_RECORD, _is_of_type("b", "array"), _is_of_type("n", *_NUMBERS)]
+    record = [_DUE, _is_of_type("b", "array"), _is_of_type("n", *_NUMBERS)]
     return Form("queue of buckets", indexes, {"mature": 1}, record)
 
 

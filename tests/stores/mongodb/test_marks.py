@@ -322,7 +322,7 @@ def test_looking_at_what_does_not_exist_makes_nothing(empty_mongodb_url, layout)
 
 def message_of(layout, payload="old"):
     if layout == "bucket-mongo-safe":
-        return {"b": [{"__p": payload, "__h": {}}], "n": 1, "mature": PAST, "tries": 0}
+        return {"b": [{"__p": payload, "__h": {}}], "n": 1, "mature": PAST}
     document = {"mature": PAST, "payload": payload, "tries": 0, "hdrs": {}}
     return document | {"_q": "sales"} if layout == "pl-mongo" else document
 
