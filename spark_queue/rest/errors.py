@@ -198,7 +198,8 @@ ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
         404: "The request names something that does not exist.",
         405: "The resource does not support this method.",
         408: "The body did not come in time.",
-        409: "Another consumer holds it, it exists already, or this server runs no exchanges.",
+        409: "Another consumer holds it, it exists already, the name is that of data of another program, or this "
+        "server runs no exchanges.",
         413: "The body is too large.",
         415: "The type of the body, or of the answer, is not supported.",
         431: "The head of the request is too large.",

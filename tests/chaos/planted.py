@@ -442,6 +442,24 @@ BUGS: dict[str, Bug] = {
         "",
         "tests/rest/test_v1.py::test_what_is_too_much_at_once_stays_in_the_queue",
     ),
+    "any collection is a queue": Bug(
+        "stores/mongodb/marks.py",
+        "            return _UNMARKED\n",
+        "            return Mark.BARE\n",
+        "tests/stores/mongodb/test_marks.py::test_a_collection_that_is_no_queue_is_not_touched",
+    ),
+    "a collection in the place of a queue is one": Bug(
+        "stores/mongodb/store.py",
+        '        return {} if bare else {"hint": index.document["name"]}\n',
+        "        return {}\n",
+        "tests/stores/mongodb/test_marks.py::test_a_collection_in_the_place_of_a_queue_is_not_touched",
+    ),
+    "any SQLite file is one of queues": Bug(
+        "stores/sqlite/store.py",
+        "        if version <= SCHEMA_VERSION and is_foreign(opened, SCHEMA[:version]):\n",
+        "        if version == 0 and is_foreign(opened, ()):\n",
+        "tests/stores/sqlite/test_foreign.py::test_a_file_of_another_program_is_not_touched",
+    ),
     "a pause of another database is not seen": Bug(
         "stores/mongodb/beside.py",
         "        name = place or f",

@@ -52,7 +52,8 @@ def test_a_queue_that_keuss_has_just_created_is_a_queue(mongodb_url, collections
         assert store.commit(name, "c/1") == 1
         store.push(name, pushes([{"of": "ours"}]))
         with Keuss(backend, mongodb_url, name) as keuss:
-            assert keuss.pop().payload == {"of": "ours"}
+            popped = keuss.pop()
+            assert popped is not None and popped.payload == {"of": "ours"}
         store.drop(name)
 
 

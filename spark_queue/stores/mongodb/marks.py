@@ -1,4 +1,4 @@
-"""The mark of a queue: it tells queues from other collections of the database.
+"""The mark of a queue: it distinguishes queues from other collections of the database.
 
 Each operation on a collection first checks its mark. Without one, the collection belongs to another
 program and the operation is refused. A collection is a queue of a layout if it has one of these:
@@ -43,9 +43,12 @@ from spark_queue.stores.mongodb.documents import Document
 from spark_queue.stores.mongodb.stages import OWN_PREFIX
 from spark_queue.stores.types import ForeignData
 
-#: How old an answer may be (s): for operations with a hint, for inserts, for a list that leaves out
-#: a collection, and for operations with a hint on a collection that does not exist.
-HINTED_AGE, INSERT_AGE, REFUSAL_AGE, ABSENCE_AGE = 60.0, 1.0, 10.0, 5.0
+#: How old an answer may be (s): for operations with a hint, and for inserts.
+HINTED_AGE, INSERT_AGE = 60.0, 1.0
+
+#: The same for a list that leaves out a collection, and for operations with a hint on a collection
+#: that does not exist.
+REFUSAL_AGE, ABSENCE_AGE = 10.0, 5.0
 
 #: Seconds for which a collection that was a queue until just now may lack its mark.
 MARK_MISSING = 0.5

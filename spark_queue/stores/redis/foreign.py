@@ -1,7 +1,7 @@
 """Keys of another program that have the names of a queue's keys.
 
-Their type tells them apart. Most commands refuse a key of another type; those that delete or list
-keys do not.
+They have another type. Most commands refuse a key of another type; those that delete or list keys
+do not.
 """
 
 from __future__ import annotations
