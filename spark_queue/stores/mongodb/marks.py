@@ -90,13 +90,14 @@ class Form:
     """How the collections of a layout are marked.
 
     `keuss`: the keys of the index that keuss creates. `record`: conditions that a document of keuss
-    meets, as expressions.
+    meets, as expressions. `late`: keuss creates the index in the background.
     """
 
     kind: str  #: what a collection of this layout is
     indexes: Sequence[IndexModel]
     keuss: Mapping[str, int]
     record: Sequence[Document]
+    late: bool = False
 
     @property
     def comment(self) -> str:
@@ -125,7 +126,7 @@ def queue_form(indexes: Sequence[IndexModel]) -> Form:
 
 def pipeline_form(indexes: Sequence[IndexModel]) -> Form:
     """Return the form of a collection with several queues."""
-    return Form("pipeline", indexes, {"_q": 1, "mature": 1}, [_DUE, _TRIES, _is_of_type("_q", "string")])
+    return Form("pipeline", indexes, {"_q": 1, "mature": 1}, [_DUE, _TRIES, _is_of_type("_q", "string")], late=True)
 
 
 def bucket_form(indexes: Sequence[IndexModel]) -> Form:
@@ -174,8 +175,8 @@ class Marks:
 
     def read(self, name: str, queue: str) -> Mark:
         """Read the mark of a collection now; otherwise as `check`."""
-        was_queue = self._cache.get(name, _UNKNOWN)[0] is not Mark.ABSENT
-        end = time.monotonic() + (MARK_MISSING if was_queue else 0.0)
+        may_come = self._form.late or self._cache.get(name, _UNKNOWN)[0] is not Mark.ABSENT
+        end = time.monotonic() + (MARK_MISSING if may_come else 0.0)
         while True:
             began, inserted = time.monotonic(), self._inserted.get(name)
             found = self._examine(name)
@@ -183,7 +184,7 @@ class Marks:
                 return Mark.COMPLETE
             if found is not _UNMARKED or began >= end:
                 break
-            time.sleep(MARK_MISSING / 5)  # another client, which has inserted messages, may mark it
+            time.sleep(MARK_MISSING / 5)  # a client that has inserted messages, or keuss, may mark it
         if self._inserted.get(name) is inserted:
             self._inserted.pop(name, None)
         if isinstance(found, _Refusal):
