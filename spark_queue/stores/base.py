@@ -1032,7 +1032,8 @@ class Store(ABC):
     def check_is_queue(self, queue: str) -> None:
         """Raise `NotAQueue` if data of another program has this name. Changes nothing.
 
-        All other operations on a queue do so, too. The queue need not exist.
+        All other operations on a queue do so, too. The queue need not exist. Raises `OptionError`
+        for an invalid queue.
         """
         self.check_queue(queue)
         self._attempt(self._check_is_queue, queue)
@@ -1055,7 +1056,8 @@ class Store(ABC):
     def adopt(self, queue: str) -> ForeignData:
         """Mark data of another program as a queue, and return what it was before.
 
-        Its documents stay as they are. Raises as `inspect_foreign` does.
+        Its documents stay as they are. Raises `OptionError` and `NotAQueue` as `inspect_foreign`
+        does.
         """
         found = self.inspect_foreign(queue)
         if not found.is_queue:

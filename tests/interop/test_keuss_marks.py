@@ -13,6 +13,8 @@ from spark_queue.stores.conformance.waiting import wait_until
 from spark_queue.stores.types import Sizes
 from tests.interop.keuss import Keuss
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def name():

@@ -89,7 +89,10 @@ class Beside:
         return self._find_database(STATS, concern)["keuss_stats"]
 
     def signals(self, *, check: bool = False) -> Collection[Document]:
-        """Return the capped collection of signals. With `check`, it may have been dropped since."""
+        """Return the capped collection of signals. With `check`, it may have been dropped since.
+
+        Raises `StoreError` if another program has a collection in its place.
+        """
         database = self._find_database(SIGNALS, WriteConcern(w=1))
         if check or not self._signals_exist:
             try:

@@ -174,7 +174,7 @@ class Marks:
         return self.read(name, queue)
 
     def read(self, name: str, queue: str) -> Mark:
-        """Read the mark of a collection now; otherwise as `check`."""
+        """Read the mark of a collection now. Raises `NotAQueue` as `check` does."""
         may_come = self._form.late or self._cache.get(name, _UNKNOWN)[0] is not Mark.ABSENT
         end = time.monotonic() + (MARK_MISSING if may_come else 0.0)
         while True:

@@ -343,7 +343,10 @@ class MongoStore(SignallingStore):
         return {}
 
     def _queue_view(self, queue: str, *, create: bool = False, max_age: float = HINTED_AGE) -> Collection[Document]:
-        """Return the collection of a queue, restricted to that queue: see `_collection`."""
+        """Return the collection of a queue, restricted to that queue: see `_collection`.
+
+        Raises `OptionError` and `NotAQueue` as that does.
+        """
         return self._collection(queue, create=create, max_age=max_age)
 
     def _check_is_queue(self, queue: str) -> None:
