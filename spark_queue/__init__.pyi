@@ -25,6 +25,7 @@ from .errors import DriverMissing as DriverMissing
 from .errors import FencedError as FencedError
 from .errors import GraphError as GraphError
 from .errors import MessageError as MessageError
+from .errors import NotAQueue as NotAQueue
 from .errors import OptionError as OptionError
 from .errors import PoolExhausted as PoolExhausted
 from .errors import QueueError as QueueError

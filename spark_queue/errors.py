@@ -3,6 +3,7 @@
     QueueError
     ├── UsageError            a mistake of the caller: fix the call (exit code 2).
     │   ├── OptionError       an option, a URL or a queue name is wrong.
+    │   │   └── NotAQueue     the name is that of data of another program.
     │   ├── SchemaError       the columns of a DataFrame are wrong.
     │   ├── GraphError        a graph or another file has `mistakes`.
     │   └── DriverMissing     a database driver is not installed.
@@ -44,6 +45,10 @@ class UsageError(QueueError):
 
 class OptionError(UsageError):
     """An option, a URL or a queue name is wrong."""
+
+
+class NotAQueue(OptionError):
+    """Data of another program has the name of the queue. It was not changed."""
 
 
 class SchemaError(UsageError):

@@ -203,10 +203,11 @@ def _put_mongodb(layout: str, url: str, queue: str, document: dict[str, Any], du
     whole = {"mature": DatetimeMS(due), **document}
     with MongoClient(url) as client:
         database = client.get_default_database()
-        if layout == "pl-mongo":
-            database["default"].insert_one({"_q": queue, **whole})
-        else:
-            database[queue].insert_one(whole)
+        pipeline = layout == "pl-mongo"
+        collection = database["default" if pipeline else queue]
+        keys = [*([("_q", 1)] if pipeline else []), ("processed", 1), ("mature", 1), ("_id", 1)]
+        collection.create_index(keys, name="spark_queue_ready")  # it is a queue of ours
+        collection.insert_one({"_q": queue, **whole} if pipeline else whole)
 
 
 def _put_redis(layout: str, url: str, queue: str, record: tuple[Any, ...], due: int) -> None:

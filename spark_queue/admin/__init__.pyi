@@ -7,6 +7,8 @@ from . import logs as logs
 from . import push as push
 from . import queues as queues
 from . import sizes as sizes
+from .adoption import adopt as adopt
+from .adoption import inspect_foreign as inspect_foreign
 from .common import Moment as Moment
 from .dead_letters import DeadLetter as DeadLetter
 from .dead_letters import DeadLetterFilters as DeadLetterFilters

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spark_queue.admin.common import moment_of, open_existing
-from spark_queue.errors import OptionError, QueueError
+from spark_queue.errors import NotAQueue, OptionError, QueueError
 from spark_queue.options.queue_names import dead_letter_queue, is_dead_letter_queue
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.existence import check_exists
@@ -83,7 +84,10 @@ def _load_summaries(store: Store, queues: Sequence[str], limit: int | None = Non
 def load_summary(store: Store, queue: str, limit: int | None) -> QueueSummary:
     """Return the sizes of a queue. With a `limit`, counting ends there."""
     own = store.sizes(queue, limit)
-    dead = Sizes(0, 0, 0) if is_dead_letter_queue(queue) else store.sizes(dead_letter_queue(queue), limit)
+    dead = Sizes(0, 0, 0)
+    if not is_dead_letter_queue(queue):
+        with suppress(NotAQueue):  # the dead letters, if there are any, are in another queue
+            dead = store.sizes(dead_letter_queue(queue), limit)
     oldest = None if own.oldest_ready_age is None else own.oldest_ready_age / 1000
     log = find_retained(store, queue)
     retained = 0 if log is None else log.end - log.first

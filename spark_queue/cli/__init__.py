@@ -12,6 +12,7 @@ import sys
 
 try:
     from spark_queue.cli import (
+        adoption,
         deadletter,
         doctor,
         event,
@@ -37,7 +38,7 @@ except ModuleNotFoundError as missing:
     sys.exit(2)
 
 __all__ = [
-    "app", "deadletter", "doctor", "event", "graph", "history", "layout", "ledger", "log", "main",
+    "adoption", "app", "deadletter", "doctor", "event", "graph", "history", "layout", "ledger", "log", "main",
     "messages", "queues", "reservations", "rfq", "serve", "version", "watch",
 ]  # fmt: skip
 

@@ -30,7 +30,7 @@ from spark_queue.options.url import StoreUrl
 #: The commands by section, in the order of the help.
 SECTIONS = {
     "Messages": ("push", "pop", "reserve", "commit", "rollback", "peek", "move", "history", "replay"),
-    "Queues": ("size", "stats", "watch", "pause", "resume", "layout", "compact", "log"),
+    "Queues": ("size", "stats", "watch", "pause", "resume", "layout", "compact", "log", "adopt"),
     "Operations": ("doctor", "reservations", "release", "recover", "deadletter", "ledger", "graph"),
     "Events": ("event",),
     "Other": ("serve", "version", "completions"),

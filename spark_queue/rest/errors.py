@@ -21,6 +21,7 @@ from spark_queue.errors import (
     FencedError,
     GraphError,
     MessageError,
+    NotAQueue,
     QueueError,
     StoreError,
     StoreUnavailable,
@@ -92,6 +93,7 @@ STATUS_CODES: dict[type[Exception], int] = {
     NotFound: 404,
     BodyStalled: 408,
     Conflict: 409,
+    NotAQueue: 409,  # data of another program has the name
     TooLarge: 413,
     UnsupportedMediaType: 415,
     Cancelled: 410,
@@ -196,7 +198,8 @@ ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
         404: "The request names something that does not exist.",
         405: "The resource does not support this method.",
         408: "The body did not come in time.",
-        409: "Another consumer holds it, it exists already, or this server runs no exchanges.",
+        409: "Another consumer holds it, it exists already, the name is that of data of another program, or this "
+        "server runs no exchanges.",
         413: "The body is too large.",
         415: "The type of the body, or of the answer, is not supported.",
         431: "The head of the request is too large.",

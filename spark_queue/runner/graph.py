@@ -258,7 +258,7 @@ class ExchangeGraph:
         for url, places in groupby(sorted(written, key=self._url_of), key=self._url_of):
             with open_store(url) as store:
                 for place in places:
-                    store.count(place.queue)
+                    store.register(place.queue)
         for one in chosen:
             one.reset()
         folders = {one.name: f"{self._root}/{self._folders[one.name]}" for one in steps}

@@ -30,7 +30,7 @@ its own id. Counts are counts of messages. The other methods work on messages: t
 and split them if they must.
 
 Errors are `StoreError` (its subclass `StoreUnavailable` if a retry may help) and `OptionError`
-for names that the database forbids.
+for names that the database forbids: `NotAQueue` if data of another program has the name.
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ from spark_queue.stores.types import (
     Condition,
     DeadLetterInfo,
     Finding,
+    ForeignData,
     LayoutFeature,
     Note,
     RawNote,
@@ -129,6 +130,9 @@ class Store(ABC):
 
     #: Whether every committed message goes to the history, even with `history=0`.
     always_keeps_history: ClassVar[bool] = False
+
+    #: Why no other data can have the name of a queue: a clause.
+    adoption_hint: ClassVar[str] = ""
 
     #: How a server reclaims space: a sentence.
     shrink_hint: ClassVar[str] = "its server manages the space"
@@ -662,7 +666,7 @@ class Store(ABC):
         self._set_pause(queue, False)
 
     def _set_pause(self, queue: str, paused: bool) -> None:
-        self.check_queue(queue)
+        self.check_is_queue(queue)
         self._attempt(self._set_paused, queue, paused)
         self._pause_cache.update(queue, paused)
         self._notify_paused(queue, paused)
@@ -699,8 +703,20 @@ class Store(ABC):
         self.write_counts()
         return dict(sorted(self._attempt(self._statistics, None).items()))
 
+    def register(self, queue: str) -> None:
+        """Register the queue: it is listed from now on, even while it is empty.
+
+        Other clients see that within 100 ms. Raises `OptionError` for an invalid queue, `NotAQueue`
+        if the name is taken.
+        """
+        self.check_is_queue(queue)
+        self._counters.add(queue)
+
     def count(self, queue: str, **acts: int) -> None:
-        """Correct the counts of this client: `count("flights", reserve=-1, commit=-1, get=1)`."""
+        """Correct the counts of this client: `count("flights", reserve=-1, commit=-1, get=1)`.
+
+        That registers the queue, as each operation does that changes messages.
+        """
         self._counters.add(queue, **acts)
 
     def write_counts(self) -> None:
@@ -947,7 +963,10 @@ class Store(ABC):
         """
 
     def exists(self, queue: str) -> bool:
-        """Return whether `queues` lists this queue; reads this queue only."""
+        """Return whether `queues` lists this queue; reads this queue only.
+
+        Raises `NotAQueue` if data of another program has the name.
+        """
         if self.missing_database():
             return False
         self.write_counts()
@@ -1007,6 +1026,46 @@ class Store(ABC):
 
     @abstractmethod
     def _examine(self) -> list[Finding]: ...
+
+    # --- data of other programs -------------------------------------------------------------------
+
+    def check_is_queue(self, queue: str) -> None:
+        """Raise `NotAQueue` if data of another program has this name. Changes nothing.
+
+        All other operations on a queue do so, too. The queue need not exist. Raises `OptionError`
+        for an invalid queue.
+        """
+        self.check_queue(queue)
+        self._attempt(self._check_is_queue, queue)
+
+    def _check_is_queue(self, queue: str) -> None:  # noqa: B027 not all databases are shared
+        """Raise `NotAQueue` as `check_is_queue` does."""
+
+    def inspect_foreign(self, queue: str) -> ForeignData:
+        """Return the data that has the name of a queue, and whether it is one already.
+
+        Raises `OptionError` if there is no data, or if this database has no data of other programs
+        among its queues. Raises `NotAQueue` if it cannot become a queue.
+        """
+        self.check_queue(queue)
+        return self._attempt(self._inspect_foreign, queue)
+
+    def _inspect_foreign(self, queue: str) -> ForeignData:
+        raise OptionError(f"{mask(self.url)}: {self.adoption_hint}: nothing needs to be adopted", option="url")
+
+    def adopt(self, queue: str) -> ForeignData:
+        """Mark data of another program as a queue, and return what it was before.
+
+        Its documents stay as they are. Raises `OptionError` and `NotAQueue` as `inspect_foreign`
+        does.
+        """
+        found = self.inspect_foreign(queue)
+        if not found.is_queue:
+            self._attempt(self._adopt, queue)
+        return found
+
+    def _adopt(self, queue: str) -> None:
+        raise NotImplementedError
 
     # --- housekeeping -----------------------------------------------------------------------------
 
@@ -1134,13 +1193,13 @@ def set_layout(store: Store, queue: str, layout: Buckets | None) -> None:
     Other clients notice it within LAYOUT_CACHE_SECONDS. Raises `OptionError` for an invalid queue,
     or if the store has no buckets.
     """
-    store.check_queue(queue)
+    store.check_is_queue(queue)
     if layout is not None:
         store.check_buckets()
     value = None if layout is None else {"v": 1, "size": layout.size, "compression": layout.compression}
     store.change_note(queue_note_key(queue, "layout"), lambda _: value)
     store._layout_cache.pop(queue, None)
-    store.count(queue)  # registers the queue
+    store.register(queue)
 
 
 def rejected_rows_error(queue: str, batch: pa.RecordBatch, wrong: Mapping[int, str]) -> MessageError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
@@ -202,6 +202,20 @@ class Finding:
     state: CheckState
     told: str
     todo: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignData:
+    """Data in the place of a queue: the name of that place, and what is there.
+
+    `documents`: about how many. `indexes`: the key of each, by name. `is_queue`: whether it is a
+    queue of this layout already.
+    """
+
+    place: str
+    documents: int
+    indexes: Mapping[str, str]
+    is_queue: bool
 
 
 def filter_rows(batch: pa.RecordBatch, where: Sequence[Condition], *, or_buckets: bool = False) -> pa.RecordBatch:

@@ -569,6 +569,23 @@ BUGS: dict[str, Bug] = {
         "    if store.now() - event.created.timestamp() * 1000 > MAX_AGE:\n",
         "    if False:\n",
         "tests/events/test_origin.py::test_an_internal_event_is_obeyed_for_a_day",
+    "any collection is a queue": Bug(
+        "stores/mongodb/marks.py",
+        "            return _UNMARKED\n",
+        "            return Mark.BARE\n",
+        "tests/stores/mongodb/test_marks.py::test_a_collection_that_is_no_queue_is_not_touched",
+    ),
+    "a collection in the place of a queue is one": Bug(
+        "stores/mongodb/store.py",
+        '        return {} if bare else {"hint": index.document["name"]}\n',
+        "        return {}\n",
+        "tests/stores/mongodb/test_marks.py::test_a_collection_in_the_place_of_a_queue_is_not_touched",
+    ),
+    "any SQLite file is one of queues": Bug(
+        "stores/sqlite/store.py",
+        "        if version <= SCHEMA_VERSION and is_foreign(opened, SCHEMA[:version]):\n",
+        "        if version == 0 and is_foreign(opened, ()):\n",
+        "tests/stores/sqlite/test_foreign.py::test_a_file_of_another_program_is_not_touched",
     ),
     "a pause of another database is not seen": Bug(
         "stores/mongodb/beside.py",

@@ -37,7 +37,9 @@ PAYLOADS = [
     b"",
 ]
 
-Backend = Literal["mongo", "ps-mongo", "pl-mongo", "bucket-mongo-safe", "redis-oq", "redis-list"]
+Backend = Literal[
+    "mongo", "ps-mongo", "pl-mongo", "bucket-mongo-safe", "intraorder", "stream-mongo", "redis-oq", "redis-list"
+]
 Carrier = Literal["mongo-capped", "redis-pubsub"]
 
 

@@ -67,7 +67,7 @@ class Batches:
         self._store, self._options = store, options
         self.ownership = Ownership(store, self.queue, consumer)
         self.ownership.take(last)
-        store.count(self.queue)  # registers the queue: it exists from now on
+        store.register(self.queue)  # it exists from now on
         set_history(store, self.queue, consumer.partition("/")[0], options.history_ms)
         self.isolation: PoisonMessageHandler | None = None
         if options.isolate_failures:

@@ -27,7 +27,7 @@ class LogCursor:
         self._queue = options.queue
         self._store = open_query_store(options)
         self.log = log_of(self._store, options, retention=options.retention)
-        self._store.count(self._queue)  # registers the queue: it exists from now on
+        self._store.register(self._queue)  # it exists from now on
         self._auto = options.max_records_per_trigger is None
         self.memory = MemoryLimit(partition_limits(options)[0])
         self._backlog = Backlog(self._store, self._queue)

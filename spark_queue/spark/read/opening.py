@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from spark_queue.errors import NotAQueue, OptionError
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.options.values import EXACTLY_ONCE
 from spark_queue.stores import open_store
@@ -13,14 +14,25 @@ from spark_queue.stores.services.existence import check_before_read
 def open_query_store(options: QueueOptions) -> Store:
     """Return the store of a query.
 
-    Raises `OptionError`, or warns, if the store evicts messages or the queue does not exist.
+    Raises `OptionError`, or warns, if the store evicts messages or the queue does not exist. Raises
+    `NotAQueue` if data of another program has the name of the queue or of its dead-letter queue.
     """
     fail = bool(options.fail_if_missing)
     store = open_store(options.url, retry_timeout=options.retry_timeout, create=not fail)
     try:
         check_eviction(store, exactly_once=options.delivery == EXACTLY_ONCE, allowed=options.allow_eviction)
         check_before_read(store, options.queue or "", fail=fail)
+        _check_dead_letter_queue(store, options.dead_letter_queue_of(options.queue or ""))
     except BaseException:
         store.close()
         raise
     return store
+
+
+def _check_dead_letter_queue(store: Store, queue: str) -> None:
+    try:
+        store.check_is_queue(queue)
+    except NotAQueue:
+        raise
+    except OptionError:
+        pass  # a name that is too long matters only if a message dies

@@ -18,11 +18,12 @@ from pymongo.collection import Collection
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
-from spark_queue.errors import OptionError
+from spark_queue.errors import OptionError, StoreError
 from spark_queue.options.masking import mask, scheme_of
 from spark_queue.options.url import StoreUrl
 from spark_queue.stores.base import Store
 from spark_queue.stores.mongodb.documents import Document
+from spark_queue.stores.mongodb.marks import NAMESPACE_EXISTS
 from spark_queue.stores.services.signals import SignallingStore
 
 #: The parameters, with the end of the default name, and the schemes that a URL may have.
@@ -33,9 +34,6 @@ SCHEMES = {STATS: _MONGODB, SIGNALS: (*_MONGODB, "redis", "rediss")}
 
 #: Bytes of the capped collection of signals, as in keuss.
 SIGNALS_BYTES = 5_242_880
-
-#: An error code of the server.
-NAMESPACE_EXISTS = 48
 
 _DATABASE_NAME = re.compile(r"""[^/\\. "$*<>:|?\0]{1,63}""")
 
@@ -65,6 +63,15 @@ def _resolve(url: str) -> None:
     Store.open_other(url).close()  # connects to nothing
 
 
+def _check_capped(database: Database[Document]) -> None:
+    """Raise `StoreError` if the collection of signals belongs to another program."""
+    if not database["default"].options().get("capped"):
+        raise StoreError(
+            f"the collection 'default' of the database {database.name!r} is not that of signals, since it is not "
+            "capped. It was not changed. Name another database: ?signals=NAME in the URL"
+        )
+
+
 class Beside:
     """The places of statistics and signals of one store.
 
@@ -82,7 +89,10 @@ class Beside:
         return self._find_database(STATS, concern)["keuss_stats"]
 
     def signals(self, *, check: bool = False) -> Collection[Document]:
-        """Return the capped collection of signals. With `check`, it may have been dropped since."""
+        """Return the capped collection of signals. With `check`, it may have been dropped since.
+
+        Raises `StoreError` if another program has a collection in its place.
+        """
         database = self._find_database(SIGNALS, WriteConcern(w=1))
         if check or not self._signals_exist:
             try:
@@ -91,6 +101,7 @@ class Beside:
             except OperationFailure as error:
                 if error.code != NAMESPACE_EXISTS:
                     raise
+                _check_capped(database)
             self._signals_exist = True
         return database["default"]
 

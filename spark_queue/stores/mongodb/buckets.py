@@ -46,6 +46,7 @@ from spark_queue.stores.mongodb.documents import (
     to_date,
 )
 from spark_queue.stores.mongodb.keys import id_of, key_of
+from spark_queue.stores.mongodb.marks import Form, bucket_form
 from spark_queue.stores.mongodb.store import MongoStore
 from spark_queue.stores.support.damaged import READ_ERRORS, Records, Unreadable, describe_value, require
 from spark_queue.stores.types import Condition, DeadLetterInfo, View
@@ -60,7 +61,7 @@ class BucketStore(MongoStore):
     """Queues of buckets that keuss shares."""
 
     layout_name: ClassVar[str] = "bucket-mongo-safe"
-    indexes: ClassVar[Sequence[IndexModel]] = tuple(COUNT_INDEX if one is BUCKETS_INDEX else one for one in INDEXES)
+    form: ClassVar[Form] = bucket_form(tuple(COUNT_INDEX if one is BUCKETS_INDEX else one for one in INDEXES))
     layout: Layout = Buckets(1024)  # keuss' own size
 
     _rows_field: ClassVar[str] = "n"

@@ -17,7 +17,7 @@ repeat: that message has moved on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, cast
 
@@ -41,6 +41,7 @@ from spark_queue.stores.mongodb.documents import (
     dead_letter_headers,
     held_by,
 )
+from spark_queue.stores.mongodb.marks import HINTED_AGE, Form, pipeline_form
 from spark_queue.stores.mongodb.stages import OWN_PREFIX
 from spark_queue.stores.mongodb.store import COMMAND_CHUNK, MongoStore, chunked
 from spark_queue.stores.types import DeadLetterInfo, LayoutFeature, Selection
@@ -93,7 +94,7 @@ class PipelineStore(MongoStore):
     ids_unique_per_store: ClassVar[bool] = True
     supports_forward: ClassVar[bool] = True
     unsupported: ClassVar[frozenset[LayoutFeature]] = frozenset({"buckets"})
-    indexes: ClassVar[Sequence[IndexModel]] = tuple(map(_per_queue_index, INDEXES))
+    form: ClassVar[Form] = pipeline_form(tuple(map(_per_queue_index, INDEXES)))
 
     def __init__(self, url: str, *, retry_timeout: int = 5_000) -> None:
         super().__init__(url, retry_timeout=retry_timeout)
@@ -110,14 +111,16 @@ class PipelineStore(MongoStore):
     def _queue_fields(self, queue: str) -> Document:
         return {"_q": queue}
 
-    def _queue_view(self, queue: str, *, create: bool = False) -> Collection[Document]:
+    def _queue_view(self, queue: str, *, create: bool = False, max_age: float = HINTED_AGE) -> Collection[Document]:
         # It has only those methods of a collection that this store calls.
-        return cast("Collection[Document]", _QueueView(self._collection(queue, create=create), queue))
+        found = self._collection(queue, create=create, max_age=max_age)
+        return cast("Collection[Document]", _QueueView(found, queue))
 
     def _move(self, queue: str, to: str, selection: Selection, dead_letter: DeadLetterInfo | None) -> int:
         if selection.limit == 0:
             return 0
-        collection = self._queue_view(queue, create=True)
+        protected = selection.tag is not None or selection.ids is None
+        collection = self._queue_view(queue, create=True, max_age=HINTED_AGE if protected else 0)
         now = self._now()
         state, moving = self._find_moving(collection, selection, now, to_dead_letters=dead_letter is not None)
         due = {"$cond": [{"$eq": [{"$type": "$mature"}, "date"]}, DUE, DatetimeMS(now)]}
@@ -161,10 +164,18 @@ class PipelineStore(MongoStore):
         return int(collection.bulk_write(changes, ordered=False).modified_count)
 
     def _queues(self) -> list[str]:
-        return list(self._database()[self.pipeline].distinct("_q"))
+        return [] if self._is_foreign(self.pipeline) else list(self._database()[self.pipeline].distinct("_q"))
+
+    def _find_foreign(self, queues: Iterable[str]) -> set[str]:
+        return set(queues) if self._is_foreign(self.pipeline) else set()
+
+    def _has_collection(self, queue: str) -> bool:
+        return False  # it has others, too
 
     def _drop(self, queue: str) -> None:
-        self._queue_view(queue).delete_many({})
+        self._marks.read(self.pipeline, queue)
+        collection = self._queue_view(queue)
+        collection.delete_many({}, **self._hint(collection, self.form.indexes[0]))
 
 
 class _QueueView:

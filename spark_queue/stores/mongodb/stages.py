@@ -90,6 +90,7 @@ class Stages:
 
     `get_collection` returns the collection of a queue, with its indexes. `attempt` calls a
     function, and again while the database is unavailable. `name` is the collection of the chunks.
+    `note_insert` gets the name of a collection, and an `_id` that was inserted.
     """
 
     def __init__(
@@ -100,8 +101,9 @@ class Stages:
         retry_timeout: int,
         name: str,
         count: MessageCounter,
+        note_insert: Callable[[str, Any], None],
     ) -> None:
-        self._count = count
+        self._count, self._note_insert = count, note_insert
         self._client = database.client
         self._chunks = database[name]
         self._raw = database.get_collection(name, codec_options=RAW_CODEC)
@@ -139,6 +141,8 @@ class Stages:
     def publish(self, stages: Sequence[str], transactions: bool) -> dict[str, int]:
         """Make the messages of the stages visible; return their number by queue."""
         keys = [key for stage in stages for key in self._chunk_keys(_stage_filter(stage))]
+        for queue in {key["queue"] for key in keys}:
+            self._attempt(self._get_collection, queue)  # before any message is visible: it may be no queue
         published: Counter[str] = Counter({key["queue"]: 0 for key in keys})
         if keys and transactions:
             groups = batch_by_size(keys, (CHUNK_ROWS, CHUNK_BYTES), lambda key: (key["rows"], key["bytes"]))
@@ -227,6 +231,8 @@ class Stages:
                     ids = [id for one in queue_chunks for id in one["ids"]]
                     docs = [doc for one in queue_chunks for doc in one["docs"]]
                     published[name] = insert_new(queue, ids, docs, session, self._count)
+                    if ids:
+                        self._note_insert(queue.name, ids[-1])
             return published
 
         def publish_or_end_others() -> Counter[str]:
@@ -279,6 +285,7 @@ class Stages:
         if chunk is not None:
             generation = chunk["generation"]
             _insert_hidden(queue, chunk["ids"], chunk["docs"], key["part"], generation)
+            self._note_insert(queue.name, chunk["ids"][-1])
             self._chunks.update_one({**query, "generation": generation}, {"$set": {"shown": True}})
         found = self._chunks.find_one(query, {"docs": 0})
         if found is None:

@@ -60,7 +60,14 @@ from pymongo.errors import (
 from pymongo.read_concern import ReadConcern
 from pymongo.uri_parser import parse_uri
 
-from spark_queue.errors import AccessDenied, OptionError, PoolExhausted, StoreError, StoreUnavailable, plural
+from spark_queue.errors import (
+    AccessDenied,
+    OptionError,
+    PoolExhausted,
+    StoreError,
+    StoreUnavailable,
+    plural,
+)
 from spark_queue.messages.buckets import Record, is_bucket, select_records
 from spark_queue.messages.json_text import dump_json
 from spark_queue.messages.schema import MAX_TIME_MS
@@ -118,6 +125,7 @@ from spark_queue.stores.mongodb.documents import (
     to_documents,
 )
 from spark_queue.stores.mongodb.keys import filters_greater, id_of, key_of, sort_key
+from spark_queue.stores.mongodb.marks import HINTED_AGE, INSERT_AGE, Form, Mark, Marks, is_missing_index, queue_form
 from spark_queue.stores.mongodb.signals import MongoSubscription
 from spark_queue.stores.mongodb.stages import INTERRUPTED, OWN_PREFIX, STAGED, Stages
 from spark_queue.stores.services.listener import Subscription
@@ -129,6 +137,7 @@ from spark_queue.stores.types import (
     Condition,
     DeadLetterInfo,
     Finding,
+    ForeignData,
     RawNote,
     Reservation,
     Selection,
@@ -164,16 +173,9 @@ MAX_SKIP_DOUBLINGS = 6
 #: Seconds until a killed command has stopped.
 KILL_DELAY = 0.1
 
-#: Seconds for which the cache says that a queue has its indexes, or lacks some. Other programs may
-#: drop or create the queue.
-INDEXES_CACHED, MISSING_INDEXES_CACHED = 60.0, 5.0
-
-#: Most queues in that cache.
-MAX_CACHED_QUEUES = 10_000
-
 #: Error codes of the server.
 AUTHENTICATION_FAILED, UNAUTHORIZED, ATLAS_ERROR = 18, 13, 8000
-BAD_VALUE, MAJORITY_NOT_KNOWN_YET, QUERY_PLAN_KILLED = 2, 134, 175
+MAJORITY_NOT_KNOWN_YET, QUERY_PLAN_KILLED = 134, 175
 
 #: Clients of the parent process after a fork. They must not be used here, nor closed: the parent
 #: uses them.
@@ -216,8 +218,8 @@ class MongoStore(SignallingStore):
         "bucket-mongo-safe": "spark_queue.stores.mongodb.buckets:BucketStore",
     }
 
-    #: The indexes of a collection of messages.
-    indexes: ClassVar[Sequence[IndexModel]] = INDEXES
+    #: The indexes of a collection of messages, and how it is marked.
+    form: ClassVar[Form] = queue_form(INDEXES)
 
     # How a document holds a record: as in `documents.py`. `_rows_field` has the number of messages
     # of a bucket, `_content_field` the large content, `_id_fields` all that the record's id is made
@@ -282,8 +284,7 @@ class MongoStore(SignallingStore):
         self._client: MongoClient[Document] | None = None
         self._pid = 0
         self._beside = Beside(self._address.parameters, self.ns, self._database)
-        # By collection: whether it has its indexes, and until when this is believed (monotonic s).
-        self._index_cache: dict[str, tuple[bool, float]] = {}
+        self._marks = Marks(self._database, self.form, self.url)
 
     # --- the connection ---------------------------------------------------------------------------
 
@@ -319,17 +320,19 @@ class MongoStore(SignallingStore):
                 queue=queue,
             )
 
-    def _collection(self, queue: str, *, create: bool = False) -> Collection[Document]:
-        """Return the collection of a queue; `create` creates it, and missing indexes.
+    def _collection(self, queue: str, *, create: bool = False, max_age: float = HINTED_AGE) -> Collection[Document]:
+        """Return the collection of a queue, whose mark was checked.
 
-        Raises `OptionError` if the name of the queue is not allowed.
+        `create` creates it, and missing indexes. `max_age`: as in `Marks.check`. Raises
+        `OptionError` if the name of the queue is not allowed, and `NotAQueue`.
         """
         self.check_queue(queue)
-        collection = self._database()[self._collection_name(queue)]
-        if create and not self._has_indexes(collection):
-            collection.create_indexes(list(self.indexes))
-            self._index_cache[collection.name] = True, time.monotonic() + INDEXES_CACHED
-        return collection
+        name = self._collection_name(queue)
+        if create:
+            self._marks.complete(name, queue, max_age)
+        else:
+            self._marks.check(name, queue, max_age)
+        return self._database()[name]
 
     def _collection_name(self, queue: str) -> str:
         """Return the name of the collection of a queue."""
@@ -339,35 +342,35 @@ class MongoStore(SignallingStore):
         """Return the fields that name the queue of a document, if its collection holds several."""
         return {}
 
-    def _queue_view(self, queue: str, *, create: bool = False) -> Collection[Document]:
-        """Return the collection of a queue, restricted to that queue; `create` as in `_collection`.
+    def _queue_view(self, queue: str, *, create: bool = False, max_age: float = HINTED_AGE) -> Collection[Document]:
+        """Return the collection of a queue, restricted to that queue: see `_collection`.
 
-        Raises `OptionError` if the name of the queue is not allowed.
+        Raises `OptionError` and `NotAQueue` as that does.
         """
-        return self._collection(queue, create=create)
+        return self._collection(queue, create=create, max_age=max_age)
 
-    def _has_indexes(self, collection: Collection[Document]) -> bool:
-        """Return whether the collection has all our indexes, from a cache."""
-        known, until = self._index_cache.get(collection.name, (False, 0.0))
-        if time.monotonic() > until:
-            if len(self._index_cache) >= MAX_CACHED_QUEUES:
-                self._index_cache.clear()
-            known = collection.index_information().keys() >= {one.document["name"] for one in self.indexes}
-            cached = INDEXES_CACHED if known else MISSING_INDEXES_CACHED
-            self._index_cache[collection.name] = known, time.monotonic() + cached
-        return known
+    def _check_is_queue(self, queue: str) -> None:
+        self._collection(queue)
 
     def _hint(self, collection: Collection[Document], index: IndexModel) -> dict[str, Any]:
         """Return the argument that makes an operation use an index: the server may choose a scan.
 
         A queue that only other programs have used has none of our indexes. Reading creates none.
+        A collection that does not exist gets a hint, too: see `marks.py`.
         """
-        return {"hint": index.document["name"]} if self._has_indexes(collection) else {}
+        bare = self._marks.check(collection.name, collection.name) is Mark.BARE
+        return {} if bare else {"hint": index.document["name"]}
 
     def _attempt(self, operation: Callable[..., T], *arguments: object) -> T:
         def translated(*arguments: object) -> T:
             with self._translate_errors():
-                return operation(*arguments)
+                try:
+                    return operation(*arguments)
+                except OperationFailure as error:
+                    if not is_missing_index(error):
+                        raise
+                    self._marks.expire()  # the collection is another one, or has lost its indexes
+                    return operation(*arguments)
 
         return super()._attempt(translated, *arguments)
 
@@ -394,8 +397,8 @@ class MongoStore(SignallingStore):
         if isinstance(error, BulkWriteError):  # its text quotes the documents
             first = (error.details["writeErrors"] or error.details["writeConcernErrors"])[0]
             text, code = first["errmsg"], first["code"]
-        if code == BAD_VALUE and "hint" in str(error):
-            self._index_cache.clear()
+        if isinstance(error, OperationFailure) and is_missing_index(error):
+            self._marks.expire()
             return StoreUnavailable(f"{shown}: the indexes of the queue were dropped", url=shown)
         retryable_labels = ("TransientTransactionError", "RetryableWriteError", "UnknownTransactionCommitResult")
         if (
@@ -433,9 +436,9 @@ class MongoStore(SignallingStore):
                 "transactions", "worry", "none, on a standalone server: no buckets, and moves in two steps",
                 "make it a replica set (one server is enough)",
             )  # fmt: skip
-        self._index_cache.clear()
+        self._marks.expire()
         queues = self._queues()
-        unindexed = [queue for queue in queues if not self._has_indexes(self._collection(queue))]
+        unindexed = [one for one in queues if self._marks.check(self._collection_name(one), one) is Mark.BARE]
         indexes = Finding("indexes", "good", f"complete for {plural(len(queues), 'queue')}")
         if unindexed:
             shown = ", ".join(unindexed[:5]) + (f" and {len(unindexed) - 5} more" if len(unindexed) > 5 else "")
@@ -474,8 +477,11 @@ class MongoStore(SignallingStore):
     # --- messages in ------------------------------------------------------------------------------
 
     def _push(self, queue: str, batch: pa.RecordBatch) -> int:
-        collection = self._collection(queue, create=True)
-        return insert(collection, self._checked_documents(queue, batch), count=self._count_messages)
+        collection = self._collection(queue, create=True, max_age=INSERT_AGE)
+        documents = self._checked_documents(queue, batch)
+        inserted = insert(collection, documents, count=self._count_messages)
+        self._marks.note_insert(collection.name, documents[-1]["_id"])
+        return inserted
 
     def _checked_documents(self, queue: str, batch: pa.RecordBatch) -> list[Document]:
         """Return the rows as documents.
@@ -501,6 +507,7 @@ class MongoStore(SignallingStore):
         return [one | marks for one in documents] if marks else documents
 
     def _stage(self, queue: str, stage: str, part: str, batch: pa.RecordBatch) -> None:
+        self._check_is_queue(queue)  # a stage that cannot be published would stay
         documents = self._checked_documents(queue, batch)
         with self._killable_session() as session:
             self._stages().put(queue, stage, part, documents, session)
@@ -515,9 +522,12 @@ class MongoStore(SignallingStore):
         return self._stages().remove(stage, keep)
 
     def _stages(self) -> Stages:
-        get_collection = partial(self._collection, create=True)
+        get_collection = partial(self._collection, create=True, max_age=INSERT_AGE)
         name = self._own_prefix + STAGED
-        return Stages(self._database(), get_collection, self._attempt, self.retry_timeout, name, self._count_messages)
+        return Stages(
+            self._database(), get_collection, self._attempt, self.retry_timeout, name, self._count_messages,
+            self._marks.note_insert,
+        )  # fmt: skip
 
     # --- reservations -----------------------------------------------------------------------------
 
@@ -628,7 +638,8 @@ class MongoStore(SignallingStore):
 
     def _replace_records(self, queue: str, tag: str | None, records: Sequence[Record], batch: pa.RecordBatch) -> bool:
         now, transactions = self._hello()
-        collection, keys = self._queue_view(queue, create=True), [self._key_of(one.id) for one in records]
+        collection = self._queue_view(queue, create=True, max_age=INSERT_AGE)
+        keys = [self._key_of(one.id) for one in records]
         state = free_state(now).query if tag is None else {**FENCED, "_tag": tag}
         documents = self._documents(queue, batch, now)
         with self._transaction(transactions) as session:
@@ -703,7 +714,9 @@ class MongoStore(SignallingStore):
         lost in between, each counts as one message. The number is then too low, so the holder
         learns that it has lost messages.
         """
-        collection = self._queue_view(queue)
+        # Without ids, a hint protects other collections; with a tag, the filter does.
+        protected = ids is None or state.hint_index is HELD_INDEX
+        collection = self._queue_view(queue, max_age=HINTED_AGE if protected else 0)
 
         def act(query: Filter, by: dict[str, Any]) -> int:
             if update is None:
@@ -753,7 +766,9 @@ class MongoStore(SignallingStore):
         if selection.limit == 0:
             return 0
         # The target gets its indexes now: a transaction cannot create them.
-        source, target = self._queue_view(queue), self._collection(to, create=True)
+        protected = selection.tag is not None or selection.ids is None
+        source = self._queue_view(queue, max_age=HINTED_AGE if protected else 0)
+        target = self._collection(to, create=True, max_age=INSERT_AGE)
         now, transactions = self._hello()
         state, moving = self._find_moving(source, selection, now, to_dead_letters=dead_letter is not None)
         update: list[Document] = []
@@ -779,6 +794,8 @@ class MongoStore(SignallingStore):
                     insert(target, new_documents, count=self._count_messages)
                 else:
                     insert_new(target, copied, new_documents, session, self._count_messages)
+                if copied:
+                    self._marks.note_insert(target.name, copied[-1])
                 query["_id"] = {"$in": copied}  # delete only copied messages
                 if update:
                     removed = source.update_many(query, update, session=session, **ID_HINT).modified_count
@@ -832,23 +849,31 @@ class MongoStore(SignallingStore):
     # --- statistics and pause ---------------------------------------------------------------------
 
     def _count(self, counts: Counts) -> None:
+        with self._translate_errors():
+            queues = [one for one in counts if not self._is_foreign(one, pushed=bool(counts[one].get("put")))]
         updates = []
-        for queue, acts in counts.items():
+        for queue in queues:
+            acts = counts[queue]
             change: Document = {"$setOnInsert": {"ns": self.ns, "name": queue, "opts": {}}}
             if acts:
                 change["$inc"] = {f"counters.{act}": number for act, number in acts.items()}
             updates.append(UpdateOne({"_id": self._statistics_id(queue)}, change, upsert=True))
-        with self._translate_errors():
-            self._beside.statistics(WriteConcern(w=1)).bulk_write(updates, ordered=False)
+        if updates:
+            with self._translate_errors():
+                self._beside.statistics(WriteConcern(w=1)).bulk_write(updates, ordered=False)
 
     def _statistics(self, queue: str | None) -> dict[str, Statistics]:
+        if queue is not None:
+            self._check_is_queue(queue)
         prefix = self._statistics_id("")
         query: Document = {"_id": {"$gt": prefix, "$lt": f"{prefix}\U0010ffff"}}
         found = self._beside.statistics().find(query if queue is None else {"_id": self._statistics_id(queue)})
-        return {
+        by_queue = {
             one["_id"].removeprefix(prefix): Statistics.from_counts(one.get("counters", {}), bool(one.get("paused")))
             for one in found
         }
+        foreign = self._find_foreign(by_queue) if queue is None and by_queue else ()
+        return {name: one for name, one in by_queue.items() if name not in foreign}
 
     def _set_paused(self, queue: str, paused: bool) -> None:
         change = {"$set": {"paused": paused}, "$setOnInsert": {"ns": self.ns, "name": queue, "opts": {}}}
@@ -986,13 +1011,39 @@ class MongoStore(SignallingStore):
         return self._read_pages(lambda after: self._page_by_id(queue, query, after, PAGE_ROWS))
 
     def _queues(self) -> list[str]:
-        names = self._database().list_collection_names(filter={"type": "collection"})
-        return [name for name in names if not name.startswith(("system.", OWN_PREFIX))]
+        return [name for name, is_queue in self._marks.list_collections().items() if is_queue]
+
+    def exists(self, queue: str) -> bool:
+        """Return whether `queues` lists this queue: an empty one of keuss, too."""
+        return super().exists(queue) or self._has_collection(queue)
+
+    def _has_collection(self, queue: str) -> bool:
+        return self._attempt(self._marks.read, queue, queue) is not Mark.ABSENT
+
+    def _inspect_foreign(self, queue: str) -> ForeignData:
+        return self._marks.inspect(self._collection_name(queue), queue)
+
+    def _adopt(self, queue: str) -> None:
+        self._marks.create_indexes(self._collection_name(queue))
+
+    def _find_foreign(self, queues: Iterable[str]) -> set[str]:
+        """Return the names, among these, of collections that are no queues."""
+        collections = self._marks.list_collections()
+        return {name for name in queues if not collections.get(name, True)}
+
+    def _is_foreign(self, queue: str, *, pushed: bool = False) -> bool:
+        try:
+            if pushed:
+                self._marks.check_inserted(self._collection_name(queue), queue)
+            self._check_is_queue(queue)
+        except OptionError:  # or its name is not allowed
+            return True
+        return False
 
     # --- housekeeping -----------------------------------------------------------------------------
 
     def _delete_history(self, queue: str, ids: Sequence[str]) -> int:
-        collection = self._queue_view(queue)
+        collection = self._queue_view(queue, max_age=0)
         past = FREE._replace(query={"processed": {"$exists": True, "$ne": NO_END_DATE}})
         filters = self._filters_for(collection, past, ids)
         return sum(collection.delete_many(query, **by).deleted_count for query, by in filters)
@@ -1001,8 +1052,10 @@ class MongoStore(SignallingStore):
         return self._apply(queue, free_state(self._now()), ids, None)
 
     def _drop(self, queue: str) -> None:
-        self._queue_view(queue).drop()
-        self._index_cache.pop(queue, None)
+        self.check_queue(queue)
+        if self._marks.read(queue, queue) is not Mark.ABSENT:
+            self._database()[queue].drop()
+        self._marks.forget(queue)
 
 
 def _to_raw_note(document: Document) -> RawNote:

@@ -303,6 +303,7 @@ class RfqStore(ListStore):
         return rows, documents
 
     def _drop(self, queue: str) -> None:
+        self._check_is_queue(queue)
         self._run_until_done("purge", queue, "backlog")
         self._run_until_done("purge", queue, "nextlog")
         with self._connection() as client:

@@ -46,7 +46,15 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from spark_queue.errors import AccessDenied, OptionError, PoolExhausted, StoreError, StoreUnavailable, did_you_mean
+from spark_queue.errors import (
+    AccessDenied,
+    NotAQueue,
+    OptionError,
+    PoolExhausted,
+    StoreError,
+    StoreUnavailable,
+    did_you_mean,
+)
 from spark_queue.messages.batching import batch_by_size
 from spark_queue.messages.buckets import Record
 from spark_queue.messages.columns import due_ms
@@ -55,6 +63,7 @@ from spark_queue.options.masking import cause_without_secrets, mask, parameter_n
 from spark_queue.options.url import StoreUrl
 from spark_queue.stores.base import PAGE_BYTES, PAGE_ROWS
 from spark_queue.stores.redis.documents import DueId, as_records, pack_pieces, read_entry, to_documents
+from spark_queue.stores.redis.foreign import expected_type, find_foreign
 from spark_queue.stores.redis.keys import (
     DEFAULT_LAYOUT,
     Chunk,
@@ -143,6 +152,7 @@ class RedisStore(SignallingStore):
     }
     max_payload = 500_000_000  # its document, longer by escapes or base64, must fit into LARGEST_DOCUMENT
     shrink_hint = "Redis frees memory by itself; see MEMORY PURGE"
+    adoption_hint = "queues have keys of their own in Redis"
 
     @classmethod
     def resolve(cls, url: str) -> str:
@@ -225,6 +235,8 @@ class RedisStore(SignallingStore):
 
     def _to_store_error(self, error: Exception) -> StoreError:
         shown, text = mask(self.url), scrub(str(error), self.url)
+        if "WRONGTYPE" in text:
+            text = "a key with the name of a queue's key has another type: another program uses it. Use another name"
         if isinstance(error, redis.ConnectionError) and text.startswith("No connection available"):
             return PoolExhausted(
                 f"{shown}: all {POOL_SIZE} connections of this client are in use, and none became free in "
@@ -251,6 +263,17 @@ class RedisStore(SignallingStore):
         if isinstance(error, redis.exceptions.MovedError):
             text = "this node of the cluster does not hold the queue: use the URL of the node that does"
         return StoreError(f"{shown}: {text}", url=shown)
+
+    def _check_is_queue(self, queue: str) -> None:
+        with self._connection() as client:
+            key = find_foreign(client, (*self._keys(queue), *self._list_keys(queue)))
+        if key is not None:
+            raise NotAQueue(
+                f"{mask(self.url)}: the key {key!r} belongs to another program: it lacks the type of a queue's key. "
+                "It was not changed. Use another name",
+                option="queue",
+                queue=queue,
+            )
 
     def _keys(self, queue: str) -> Keys:
         return queue_keys(queue, self.layout_name)
@@ -922,7 +945,7 @@ class RedisStore(SignallingStore):
         with self._connection() as client:
             for pattern in (keys.moments, keys.history, *self._message_lists("*")):
                 head, tail = pattern.split("*")
-                for key in client.scan_iter(match=pattern, count=PAGE_ROWS):
+                for key in client.scan_iter(match=pattern, count=PAGE_ROWS, _type=expected_type(pattern)):
                     found.add(key.decode().removeprefix(head).removesuffix(tail))
         return list(found)
 
@@ -943,6 +966,7 @@ class RedisStore(SignallingStore):
         return removed
 
     def _drop(self, queue: str) -> None:
+        self._check_is_queue(queue)
         with self._connection() as client:
             client.unlink(*self._keys(queue))
 

@@ -37,6 +37,7 @@ from spark_queue.stores.base import PAGE_ROWS, Store
 from spark_queue.stores.sqlite.change_poll import ChangePoll
 from spark_queue.stores.sqlite.counting import count_matching, count_messages, extra_messages
 from spark_queue.stores.sqlite.file import Connection, FileId, FileUrl, OpenFiles, connect, file_mismatch
+from spark_queue.stores.sqlite.foreign import is_foreign
 from spark_queue.stores.sqlite.records import ADD_TRIES, SOUND_ROW, RowPlace, after_clause, ids_clause, read_records
 from spark_queue.stores.support.counters import ACTS, Counts, Statistics
 from spark_queue.stores.support.damaged import EMPTY_PAGE, MAX_NEVER_DUE, Records, id_of
@@ -160,6 +161,7 @@ class SqliteStore(Store):
     Safe to share among threads, and across a fork.
     """
 
+    adoption_hint = "a SQLite file holds only queues"
     max_payload = 999_000_000  # SQLite's own limit for a row is 1,000,000,000 bytes
 
     @classmethod
@@ -208,11 +210,12 @@ class SqliteStore(Store):
         try:
             self._file = self._file or before or FileId.from_path(self._path)
             self._find_file()  # the file may have been replaced meanwhile
+            (version,) = opened.execute("PRAGMA user_version").fetchone()
+            self._check_ours(opened, version)
             opened.execute("PRAGMA synchronous = FULL")
             opened.execute("PRAGMA cache_size = -65536")
             # By default, Debian's SQLite overwrites deleted content: a second write.
             opened.execute("PRAGMA secure_delete = FAST")
-            (version,) = opened.execute("PRAGMA user_version").fetchone()
             if version < SCHEMA_VERSION:
                 self._upgrade_schema(opened)
             elif version > SCHEMA_VERSION:
@@ -252,15 +255,17 @@ class SqliteStore(Store):
             url=self.url,
         )
 
+    def _check_ours(self, opened: sqlite3.Connection, version: int) -> None:
+        """Raise `StoreError` if a file of a known version belongs to another program."""
+        if version <= SCHEMA_VERSION and is_foreign(opened, SCHEMA[:version]):
+            raise StoreError(f"{self.url} is a SQLite file of another program: choose another file", url=self.url)
+
     def _upgrade_schema(self, opened: sqlite3.Connection) -> None:
         opened.execute("PRAGMA page_size = 8192")  # new files: fewer pages in a commit
         opened.execute("PRAGMA journal_mode = WAL")
         opened.execute("BEGIN IMMEDIATE")
         (version,) = opened.execute("PRAGMA user_version").fetchone()
-        (tables,) = opened.execute("SELECT count(*) FROM sqlite_schema WHERE type = 'table'").fetchone()
-        if version == 0 and tables:
-            opened.execute("ROLLBACK")
-            raise StoreError(f"{self.url} is a SQLite file of another program: choose another file", url=self.url)
+        self._check_ours(opened, version)  # again: another program may have been faster
         for step in SCHEMA[version:]:  # no step is left if another process was faster
             for statement in step.split(";"):
                 opened.execute(statement)

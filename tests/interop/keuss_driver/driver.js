@@ -63,6 +63,7 @@ const REDIS = (url) => ({ redis: { Redis: url } });
 const BUCKETS = (url) => ({ url, bucket_max_size: 8, bucket_max_wait: 20, state_flush_period: 20 });
 const BACKENDS = {
   mongo: MONGO, 'ps-mongo': MONGO, 'pl-mongo': MONGO, 'bucket-mongo-safe': BUCKETS,
+  intraorder: MONGO, 'stream-mongo': MONGO,
   'redis-oq': REDIS, 'redis-list': REDIS,
 };
 

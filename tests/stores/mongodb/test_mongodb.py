@@ -115,6 +115,7 @@ def raw_of():
 
 
 def keuss_push(collection, payload, **fields):
+    collection.create_index("mature")  # keuss does so when it opens a queue
     document = {"_id": ObjectId(), "mature": keuss_now(), "payload": payload, "tries": 0, "hdrs": {}} | fields
     collection.insert_one(document)
     return document["_id"]
@@ -993,7 +994,7 @@ def test_a_publisher_that_others_end_names_its_stages():
 
     keys = [{"stage": stage, "queue": "q"} for stage in ("s/2", "s/1")]
     with client_of("mongodb://host/db", connect=False) as client:
-        stages = Stages(client.db, str, lambda act, *arguments: act(*arguments), 1_000, "staged", len)
+        stages = Stages(client.db, str, lambda act, *arguments: act(*arguments), 1_000, "staged", len, print)
         with pytest.raises(StoreUnavailable, match="publishing stage 's/1', stage 's/2'"):
             stages._publish_in_transaction(keys, Session())
 
@@ -1196,7 +1197,7 @@ def test_looking_makes_nothing(store, queue, collection):
     assert store.sizes(queue).ready == 1
     assert (store.next_mature(queue) or 0) <= 0
     assert len(messages_of(store.peek(queue, limit=1))) == 1
-    assert list(collection.index_information()) == ["_id_"]
+    assert list(collection.index_information()) == ["_id_", "mature_1"]
 
 
 def test_indexes_that_somebody_dropped_are_made_again(store, queue, collection):

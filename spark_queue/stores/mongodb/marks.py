@@ -1,0 +1,385 @@
+"""The mark of a queue: it distinguishes queues from other collections of the database.
+
+Each operation on a collection first checks its mark. Without one, the collection belongs to another
+program and the operation is refused. A collection is a queue of a layout if it has one of these:
+
+* **A validator** that checks nothing: its only content is a comment (`Form.comment`). The command
+  that creates a collection sets it, so no crash leaves a collection of ours without a mark.
+* **One of our indexes**, by name and key. Earlier versions marked their queues only so, and so does
+  `spark-queue adopt`.
+* **The indexes of a queue of keuss**, exactly these and no other, which keuss creates with the
+  queue. One of them, `{mature: 1}`, may be in another program, too. So if the collection has
+  documents, one of the first must look like a message of keuss. Documents alone are no mark.
+
+A queue of another layout is refused, and so is a view, or a time series.
+
+**The check is cached.** An operation that uses one of our indexes by name (`hint`) needs no newer
+answer: the server refuses it if the collection has been replaced by one without that index. For an
+insert the answer may be INSERT_AGE old. Operations that remove messages by id alone, or the whole
+queue, ask again. That a collection is no queue is never cached, except for lists.
+
+**A push may follow a drop by another client.** Then the server creates the collection again,
+without a mark. So each client checks again soon after it has inserted messages. It marks the
+collection anew if that holds the message that it inserted last, and nothing but messages.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from pymongo import IndexModel
+from pymongo.database import Database
+from pymongo.errors import OperationFailure
+
+from spark_queue.errors import NotAQueue, OptionError
+from spark_queue.options.masking import mask
+from spark_queue.stores.mongodb.documents import Document
+from spark_queue.stores.mongodb.stages import OWN_PREFIX
+from spark_queue.stores.types import ForeignData
+
+#: How old an answer may be (s): for operations with a hint, and for inserts.
+HINTED_AGE, INSERT_AGE = 60.0, 1.0
+
+#: The same for a list that leaves out a collection, and for operations with a hint on a collection
+#: that does not exist.
+REFUSAL_AGE, ABSENCE_AGE = 10.0, 5.0
+
+#: Seconds for which a collection that was a queue until just now may lack its mark.
+MARK_MISSING = 0.5
+
+#: Most collections in the cache.
+MAX_CACHED = 10_000
+
+#: How many documents of a queue of keuss are looked at.
+SAMPLED_DOCUMENTS = 20
+
+#: Error codes of the server.
+BAD_VALUE, NAMESPACE_NOT_FOUND, NAMESPACE_EXISTS, IS_VIEW = 2, 26, 48, 166
+
+#: The fields of an index without options.
+_PLAIN_INDEX = {"v", "key", "name", "ns", "background"}
+
+#: The beginning of the comment in a validator.
+_COMMENT = "spark_queue: "
+
+
+class Mark(Enum):
+    """What a check found. `BARE`: a queue without some of our indexes."""
+
+    ABSENT = "absent"
+    BARE = "bare"
+    COMPLETE = "complete"
+
+
+def _is_of_type(field: str, *types: str) -> Document:
+    return {"$in": [{"$type": f"${field}"}, list(types)]}
+
+
+_NUMBERS = ("int", "long", "double")
+_DUE, _TRIES = _is_of_type("mature", "date"), _is_of_type("tries", *_NUMBERS)
+
+
+@dataclass(frozen=True)
+class Form:
+    """How the collections of a layout are marked.
+
+    `keuss`: the keys of the index that keuss creates. `record`: conditions that a document of keuss
+    meets, as expressions. `late`: keuss creates the index in the background.
+    """
+
+    kind: str  #: what a collection of this layout is
+    indexes: Sequence[IndexModel]
+    keuss: Mapping[str, int]
+    record: Sequence[Document]
+    late: bool = False
+
+    @property
+    def comment(self) -> str:
+        """The comment in the validator."""
+        return _COMMENT + self.kind
+
+    def is_ours(self, index: Mapping[str, Any]) -> bool:
+        """Return whether an index of a collection is one of ours."""
+        return any(
+            index["name"] == one.document["name"] and _same_key(index["key"], one.document["key"])
+            for one in self.indexes
+        )
+
+    def is_keuss(self, index: Mapping[str, Any]) -> bool:
+        """Return whether an index of a collection is one of keuss' or that of `_id`."""
+        options = index.keys() - _PLAIN_INDEX
+        if _same_key(index["key"], {"processed": 1}):  # of `ps-mongo`
+            return options == {"expireAfterSeconds"}
+        return index["name"] == "_id_" or (not options and _same_key(index["key"], self.keuss))
+
+
+def queue_form(indexes: Sequence[IndexModel]) -> Form:
+    """Return the form of a collection with a document for each message."""
+    return Form("queue", indexes, {"mature": 1}, [_DUE, _TRIES, _is_of_type("b", "missing")])
+
+
+def pipeline_form(indexes: Sequence[IndexModel]) -> Form:
+    """Return the form of a collection with several queues."""
+    return Form("pipeline", indexes, {"_q": 1, "mature": 1}, [_DUE, _TRIES, _is_of_type("_q", "string")], late=True)
+
+
+def bucket_form(indexes: Sequence[IndexModel]) -> Form:
+    """Return the form of a collection with a document for many messages."""
+    record = [_DUE, _is_of_type("b", "array"), _is_of_type("n", *_NUMBERS)]
+    return Form("queue of buckets", indexes, {"mature": 1}, record)
+
+
+def _same_key(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return list(one.items()) == list(other.items())
+
+
+@dataclass(frozen=True)
+class _Refusal:
+    """Why a collection is no queue. `adoptable`: whether it can become one."""
+
+    reason: str
+    adoptable: bool = True
+
+
+class Marks:
+    """The marks of the collections of one database. Safe to share among threads."""
+
+    def __init__(self, database: Callable[[], Database[Document]], form: Form, url: str) -> None:
+        """Connect to nothing yet."""
+        self._database, self._form, self._url = database, form, url
+        self._cache: dict[str, tuple[Mark, float]] = {}  # when it was read (monotonic s)
+        self._refused: dict[tuple[str, str], float] = {}  # name and UUID -> until when lists believe it
+        self._inserted: dict[str, Any] = {}  # name -> the `_id` inserted last since the last check
+
+    # --- the check --------------------------------------------------------------------------------
+
+    def check(self, name: str, queue: str, max_age: float = HINTED_AGE) -> Mark:
+        """Return the mark of a collection. Raises `NotAQueue` if it is no queue of this layout.
+
+        `queue`: the name under which the caller knows it. `max_age`: how old the answer may be (s).
+        """
+        mark, read = self._cache.get(name, _UNKNOWN)
+        if mark is Mark.BARE:
+            max_age = min(max_age, INSERT_AGE)
+        elif mark is Mark.ABSENT:
+            max_age = ABSENCE_AGE if max_age == HINTED_AGE else 0.0
+        if time.monotonic() - read < max_age:
+            return mark
+        return self.read(name, queue)
+
+    def read(self, name: str, queue: str) -> Mark:
+        """Read the mark of a collection now. Raises `NotAQueue` as `check` does."""
+        may_come = self._form.late or self._cache.get(name, _UNKNOWN)[0] is not Mark.ABSENT
+        end = time.monotonic() + (MARK_MISSING if may_come else 0.0)
+        while True:
+            began, inserted = time.monotonic(), self._inserted.get(name)
+            found = self._examine(name)
+            if found is _UNMARKED and name in self._inserted and self._mark_again(name):
+                return Mark.COMPLETE
+            if found is not _UNMARKED or began >= end:
+                break
+            time.sleep(MARK_MISSING / 5)  # a client that has inserted messages, or keuss, may mark it
+        if self._inserted.get(name) is inserted:
+            self._inserted.pop(name, None)
+        if isinstance(found, _Refusal):
+            self._cache.pop(name, None)
+            raise self._refuse(name, queue, found)
+        self._put(name, found, began)
+        return found
+
+    def _put(self, name: str, mark: Mark, read: float) -> None:
+        if len(self._cache) >= MAX_CACHED:
+            self._cache.clear()
+        self._cache[name] = mark, read
+
+    def expire(self) -> None:
+        """Let the next check of each collection read its mark."""
+        self._cache = {name: (mark, -math.inf) for name, (mark, _) in self._cache.items()}
+
+    def forget(self, name: str) -> None:
+        """Forget a collection that was dropped."""
+        self._cache.pop(name, None)
+        self._inserted.pop(name, None)
+
+    # --- after a push -----------------------------------------------------------------------------
+
+    def note_insert(self, name: str, key: Any) -> None:
+        """Remember the `_id` that was inserted last, for `check_inserted`."""
+        self._inserted[name] = key
+
+    def check_inserted(self, name: str, queue: str) -> None:
+        """Check the mark after inserts, and mark a collection that they have created.
+
+        Raises `NotAQueue` as `check` does.
+        """
+        if name in self._inserted:
+            self.read(name, queue)
+
+    def _mark_again(self, name: str) -> bool:
+        """Mark a collection that an insert of this client has created; return whether it is one."""
+        collection = self._database()[name]
+        if collection.index_information().keys() != {"_id_"}:
+            return False
+        ours = collection.find_one({"_id": {"$eq": self._inserted.get(name)}}, {"_id": 1})
+        other = collection.find_one({"mature": {"$not": {"$type": "date"}}}, {"_id": 1})
+        if ours is None or other is not None:
+            return False
+        self.create_indexes(name)
+        return True
+
+    # --- refusals ---------------------------------------------------------------------------------
+
+    def _refuse(self, name: str, queue: str, refusal: _Refusal) -> NotAQueue:
+        remedy = f", or make it a queue: spark-queue adopt URL {shlex.quote(queue)}" if refusal.adoptable else ""
+        return NotAQueue(
+            f"{mask(self._url)}: the collection {name!r} of the database {self._database().name!r} is no queue: "
+            f"{refusal.reason}. It was not changed. Use another name{remedy}",
+            option="queue",
+            queue=queue,
+            collection=name,
+        )
+
+    def _examine(self, name: str, info: Mapping[str, Any] | None = None) -> Mark | _Refusal:
+        """Return the mark of a collection, or why it has none. `info`: its entry in a list."""
+        database = self._database()
+        try:
+            indexes = database.command("listIndexes", name)["cursor"]["firstBatch"]
+        except OperationFailure as error:
+            if error.code == NAMESPACE_NOT_FOUND:
+                return Mark.ABSENT
+            if error.code == IS_VIEW:
+                return _Refusal("it is a view", adoptable=False)
+            raise
+        names = {one.document["name"] for one in self._form.indexes}
+        if named := [one for one in indexes if one["name"] in names]:
+            if not all(map(self._form.is_ours, named)):
+                return _OTHER_LAYOUT
+            return Mark.COMPLETE if len(named) == len(names) else Mark.BARE
+        if info is None:
+            info = next(iter(database.list_collections(filter={"name": name})), None)
+            if info is None:  # it was dropped just now
+                return Mark.ABSENT
+        if info["type"] != "collection":
+            return _Refusal(f"it is a {info['type']}", adoptable=False)
+        comment = _comment_of(info)
+        if comment.startswith(_COMMENT):
+            return Mark.BARE if comment == self._form.comment else _OTHER_LAYOUT
+        if info["options"].get("capped"):
+            return _Refusal("it is capped", adoptable=False)
+        return self._examine_keuss(name, indexes)
+
+    def _examine_keuss(self, name: str, indexes: Sequence[Mapping[str, Any]]) -> Mark | _Refusal:
+        """Return whether a collection without a mark of ours is a queue of keuss."""
+        form = self._form
+        if not (all(map(form.is_keuss, indexes)) and any(_same_key(one["key"], form.keuss) for one in indexes)):
+            return _UNMARKED
+        fits = {"$sum": {"$cond": [{"$and": list(form.record)}, 1, 0]}}
+        steps: list[Document] = [{"$limit": SAMPLED_DOCUMENTS}, {"$group": {"_id": None, "fits": fits}}]
+        found = next(iter(self._database()[name].aggregate(steps)), {"fits": 1})
+        if found["fits"]:
+            return Mark.BARE
+        return _Refusal("it has the index of a queue of keuss, but its documents are no messages of keuss")
+
+    # --- creation ---------------------------------------------------------------------------------
+
+    def complete(self, name: str, queue: str, max_age: float = HINTED_AGE) -> None:
+        """Create the collection if it does not exist, with its mark, and its missing indexes.
+
+        Raises `NotAQueue` as `check` does, also if another program creates it meanwhile.
+        """
+        mark = self.check(name, queue, max_age)
+        if mark is Mark.COMPLETE:
+            return
+        if mark is Mark.ABSENT:
+            validator = {"$comment": self._form.comment}
+            try:
+                self._database().create_collection(
+                    name, check_exists=False, validator=validator, validationLevel="off"
+                )
+            except OperationFailure as error:
+                if error.code != NAMESPACE_EXISTS:
+                    raise
+                self.read(name, queue)
+        self.create_indexes(name)
+
+    def create_indexes(self, name: str) -> None:
+        """Create the missing indexes of a collection."""
+        began = time.monotonic()
+        self._database()[name].create_indexes(list(self._form.indexes))
+        self._put(name, Mark.COMPLETE, began)
+
+    # --- lists ------------------------------------------------------------------------------------
+
+    def list_collections(self) -> dict[str, bool]:
+        """Return all collections, views included, and whether each is a queue of this layout."""
+        return {one["name"]: self._is_listed(one) for one in self._database().list_collections()}
+
+    def _is_listed(self, info: Mapping[str, Any]) -> bool:
+        name, now = str(info["name"]), time.monotonic()
+        if info["type"] != "collection" or name.startswith(("system.", OWN_PREFIX)):
+            return False
+        if _comment_of(info) == self._form.comment:
+            return True
+        key = name, bytes(info["info"].get("uuid", b"")).hex()
+        if now < self._refused.get(key, 0.0):
+            return False
+        mark, read = self._cache.get(name, _UNKNOWN)
+        if mark is not Mark.ABSENT and now - read <= HINTED_AGE:
+            return True
+        found = self._examine(name, info)
+        if isinstance(found, Mark):
+            self._put(name, found, now)
+            return found is not Mark.ABSENT
+        if len(self._refused) >= MAX_CACHED:
+            self._refused.clear()
+        self._refused[key] = now + REFUSAL_AGE
+        return False
+
+    # --- adoption ---------------------------------------------------------------------------------
+
+    def inspect(self, name: str, queue: str) -> ForeignData:
+        """Return what a collection holds, and whether it is a queue.
+
+        Raises `OptionError` if it does not exist, and `NotAQueue` if it cannot become a queue.
+        """
+        found = self._examine(name)
+        if found is Mark.ABSENT:
+            raise OptionError(
+                f"{mask(self._url)}: there is no collection {name!r} in the database {self._database().name!r}: "
+                "nothing needs to be adopted, since a push creates it",
+                option="queue",
+                queue=queue,
+            )
+        if isinstance(found, _Refusal) and not found.adoptable:
+            raise self._refuse(name, queue, found)
+        collection = self._database()[name]
+        indexes = {
+            str(index): ", ".join(f"{field}: {one}" for field, one in facts["key"])
+            for index, facts in collection.index_information().items()
+        }
+        place = f"{collection.database.name}.{name}"
+        return ForeignData(place, collection.estimated_document_count(), indexes, isinstance(found, Mark))
+
+
+#: What the cache has of an unknown collection.
+_UNKNOWN = Mark.ABSENT, -math.inf
+
+_UNMARKED = _Refusal("it lacks the mark of a queue")
+_OTHER_LAYOUT = _Refusal("it is a queue of another layout (see ?layout= in the URL)", adoptable=False)
+
+
+def is_missing_index(error: OperationFailure) -> bool:
+    """Return whether an operation failed because the index that it names does not exist."""
+    return error.code == BAD_VALUE and "hint" in str(error)
+
+
+def _comment_of(info: Mapping[str, Any]) -> str:
+    """Return the comment that is the whole validator of a collection; empty if there is none."""
+    validator = info["options"].get("validator") or {}
+    return str(validator["$comment"]) if validator.keys() == {"$comment"} else ""
