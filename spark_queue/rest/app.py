@@ -19,6 +19,7 @@ from spark_queue.rest.guard.auth import OPEN_PATHS, AuthMiddleware
 from spark_queue.rest.keuss import exchanges
 from spark_queue.rest.keuss import messages as keuss_messages
 from spark_queue.rest.keuss import queues as keuss_queues
+from spark_queue.rest.lanes import Lane, lane
 from spark_queue.rest.metrics import TimingMiddleware
 from spark_queue.rest.pages import ContentPolicyMiddleware
 from spark_queue.rest.routes import router, viewable
@@ -36,6 +37,7 @@ ROUTERS = (
 
 
 @metrics_routes.get("/metrics", responses={200: {"description": "The metrics.", "content": {"text/plain": {}}}})
+@lane(Lane.METRICS)
 @viewable
 async def metrics(service: ServiceDependency) -> Response:
     """Return all metrics, for Prometheus; those of queues are up to two seconds old."""

@@ -1,0 +1,52 @@
+"""The threads of the lanes: a call runs in those of its own lane, when its turn comes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
+
+from spark_queue.rest.gate import Gate
+from spark_queue.rest.lanes import LIMITS, LOOK_BYTES, LOOK_RECORDS, LOOK_SECONDS, Lane, current_call
+from spark_queue.stores.support.budget import ReadBudget
+
+T = TypeVar("T")
+
+
+class LaneThreads:
+    """The threads of a server, by lane, and the gates before them."""
+
+    def __init__(self) -> None:
+        self._gates = {lane: Gate(lane, limits) for lane, limits in LIMITS.items()}
+        self._threads = {lane: ThreadPoolExecutor(limits.running, f"rest {lane}") for lane, limits in LIMITS.items()}
+
+    async def run(self, act: Callable[..., T], *args: Any) -> T:
+        """Run a call that may block: see `Service.run_in_thread`."""
+        lane, caller = current_call()
+        call = partial(act, *args)
+        if lane is Lane.LOOK:
+            call = partial(_look, call)
+        elif lane not in self._gates:
+            lane = Lane.WRITE  # a take of a request that may wait
+        gate = self._gates[lane]
+        await gate.enter(caller)
+        try:
+            running = asyncio.get_running_loop().run_in_executor(self._threads[lane], call)
+        except BaseException:
+            gate.leave(caller)
+            raise
+        running.add_done_callback(lambda _: gate.leave(caller))
+        return await asyncio.shield(running)  # a cancelled caller does not free the thread
+
+    def close(self) -> None:
+        """End the threads, after their calls."""
+        for one in self._threads.values():
+            one.shutdown()
+
+
+def _look(call: Callable[[], T]) -> T:
+    """Return the result of a look, within the budget of one."""
+    with ReadBudget(LOOK_RECORDS, LOOK_BYTES, LOOK_SECONDS).applied():
+        return call()
