@@ -40,8 +40,12 @@ ROUTERS = (
 @lane(Lane.METRICS)
 @viewable
 async def metrics(service: ServiceDependency) -> Response:
-    """Return all metrics, for Prometheus; those of queues are up to two seconds old."""
-    return Response(await service.run_in_thread(service.metrics.render), media_type=CONTENT_TYPE_LATEST)
+    """Return all metrics, for Prometheus. The header `Age` says how old they are (s).
+
+    They are up to two seconds old; older if it takes longer to read those of all queues.
+    """
+    text, age = await service.scrapes.get()
+    return Response(text, media_type=CONTENT_TYPE_LATEST, headers={"Age": str(round(age))})
 
 
 def create_app(settings: Settings) -> FastAPI:

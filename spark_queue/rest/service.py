@@ -20,6 +20,7 @@ from spark_queue.rest.lanes import current_call
 from spark_queue.rest.metrics import ServerMetrics
 from spark_queue.rest.readiness import Readiness
 from spark_queue.rest.routes import NamespaceName, QueueName
+from spark_queue.rest.scrapes import Scrapes
 from spark_queue.rest.settings import Settings
 from spark_queue.rest.waiters import Waiter, WaitList
 from spark_queue.rest.watches import Watches
@@ -51,7 +52,8 @@ class Service:
         )
         self.wait_list = WaitList()
         self.declared = DeclaredExchanges(settings.graph, self.stores)
-        self.metrics = ServerMetrics(self.stores, self.declared)
+        self.metrics = ServerMetrics(self.stores, self.declared, settings.metrics_queues)
+        self.scrapes = Scrapes(self.metrics.render)
         self.readiness = Readiness(self.stores)
         self.bodies = Bodies(settings.limits.body)
         self.handles = Handles()
@@ -182,6 +184,7 @@ class Service:
         if self._shared_graph is not None:
             self._shared_graph.close()
         self._watches.close()
+        self.scrapes.close()
         self.readiness.close()
         self.bodies.close()
         self._lanes.close()

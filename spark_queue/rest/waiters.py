@@ -137,18 +137,18 @@ class WaitList:
         clock = asyncio.get_running_loop().time
         end = clock() + seconds
         turn = self._locks.setdefault((waiter.ns, waiter.queue), asyncio.Lock())  # it admits requests in order
-        acquiring = asyncio.ensure_future(turn.acquire())
+        acquiring, signal = asyncio.ensure_future(turn.acquire()), None
         try:
             await _wait_for_either(acquiring, waiter.ended, timeout=seconds)
             while acquiring.done() and not waiter.ended.done() and (left := end - clock()) > 0:
                 signal = asyncio.ensure_future(wait_signal(left))
                 await _wait_for_either(signal, waiter.ended)
-                if not signal.done():
-                    signal.cancel()
-                elif signal.result() and (taken := await take()) is not None:
+                if signal.done() and signal.result() and (taken := await take()) is not None:
                     return taken
             return None
         finally:
+            if signal is not None:
+                signal.cancel()
             if acquiring.done() and not acquiring.cancelled():
                 turn.release()
             acquiring.cancel()

@@ -99,13 +99,15 @@ class StoreWatch:
         """Take a signal of the store, in any thread."""
         with suppress(RuntimeError):  # the event loop has ended
             if self._loop is not None:
-                self._loop.call_soon_threadsafe(self._ask_all if queue is None else self._ask_for, queue)
+                self._loop.call_soon_threadsafe(self._take_signal, queue)
 
-    def _ask_for(self, queue: str) -> None:
-        if (one := self._watched.get(queue)) is not None:
+    def _take_signal(self, queue: str | None) -> None:
+        if queue is None:
+            self._ask_all()
+        elif (one := self._watched.get(queue)) is not None:
             self._ask(one, first=True)
 
-    def _ask_all(self, _: object = None) -> None:
+    def _ask_all(self) -> None:
         """Ask for all queues, soon: not more often than it takes time."""
         assert self._loop is not None
         if self._round is None:

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from spark_queue.rest.answers import json_response
 from spark_queue.rest.keuss.kinds import describe_queue
 from spark_queue.rest.lanes import Lane, lane
-from spark_queue.rest.metrics import queue_status
+from spark_queue.rest.queue_metrics import queue_status
 from spark_queue.rest.routes import NamespaceName, QueueName, describe_json, router, viewable
 from spark_queue.rest.service import QueueDependency, Service, ServiceDependency
 from spark_queue.stores.base import Store
