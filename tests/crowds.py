@@ -77,7 +77,9 @@ async def push_beside(url: str, path: str, token: str, runs: Callable[[int], boo
     async with Caller(url) as caller:
         while runs(len(times)):
             began = time.perf_counter()
-            status, _, text = await caller.call("PUT", path, b"1", {"content-type": "application/json"} | bearer(token))
+            status, _, text = await caller.call(
+                "PUT", path, b"1", {"content-type": "application/json"} | bearer(token)
+            )
             if status != 200:
                 raise AssertionError(f"{status} {text[:200]!r}")
             times.append((time.perf_counter() - began) * 1000)

@@ -8,9 +8,18 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
+from spark_queue.rest.errors import Overloaded
 from spark_queue.rest.gate import Gate
-from spark_queue.rest.lanes import LIMITS, LOOK_BYTES, LOOK_RECORDS, LOOK_SECONDS, Lane, current_call
-from spark_queue.stores.support.budget import ReadBudget
+from spark_queue.rest.lanes import (
+    LIMITS,
+    LOOK_BYTES,
+    LOOK_RECORDS,
+    LOOK_SECONDS,
+    REFUSAL_PAUSE,
+    Lane,
+    current_call,
+)
+from spark_queue.stores.support.budget import BudgetExceeded, ReadBudget
 
 T = TypeVar("T")
 
@@ -22,14 +31,20 @@ class LaneThreads:
         self._gates = {lane: Gate(lane, limits) for lane, limits in LIMITS.items()}
         self._threads = {lane: ThreadPoolExecutor(limits.running, f"rest {lane}") for lane, limits in LIMITS.items()}
 
-    async def run(self, act: Callable[..., T], *args: Any) -> T:
+    async def run(self, lane: Lane | None, act: Callable[..., T], *args: Any) -> T:
         """Run a call that may block: see `Service.run_in_thread`."""
-        lane, caller = current_call()
+        try:
+            return await self._run(lane, act, *args)
+        except (BudgetExceeded, Overloaded):
+            await asyncio.sleep(REFUSAL_PAUSE)
+            raise
+
+    async def _run(self, lane: Lane | None, act: Callable[..., T], *args: Any) -> T:
+        own, caller = current_call()
+        lane = lane or own
         call = partial(act, *args)
         if lane is Lane.LOOK:
             call = partial(_look, call)
-        elif lane not in self._gates:
-            lane = Lane.WRITE  # a take of a request that may wait
         gate = self._gates[lane]
         await gate.enter(caller)
         try:

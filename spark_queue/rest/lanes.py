@@ -23,7 +23,7 @@ class Lane(StrEnum):
     LOOK = "look"  #: reads messages, sizes, lists or reservations: see LOOK_BUDGET
     METRICS = "metrics"  #: the page of metrics, which is computed once for all
     WRITE = "write"  #: pushes, takes or settles messages, and short changes of other things
-    WAIT = "wait"  #: may wait for a message; its takes are writes
+    WAIT = "wait"  #: may wait for a message; a take after a signal is a write
     EXECUTE = "execute"  #: runs work of unknown duration: executors, Spark
     LOCAL = "local"  #: is answered from memory, at once
 
@@ -44,11 +44,16 @@ class LaneLimits:
 
 
 #: The limits of the lanes that have threads. A single viewer leaves half of the looks to others.
+#: Those of requests that wait are in `waiters.py`; these are for their first tries.
 LIMITS = {
     Lane.LOOK: LaneLimits(4, 2, 256, 128, 10.0),
     Lane.WRITE: LaneLimits(32, 32, 8_192, 4_096),
+    Lane.WAIT: LaneLimits(8, 6, 10_000, 5_000, 60.0),
     Lane.EXECUTE: LaneLimits(8, 6, 64, 48, 120.0),
 }
+
+#: How long a refusal waits (s). So a caller that repeats it at once costs little.
+REFUSAL_PAUSE = 0.5
 
 #: What one look may read: records that it examines, bytes that it holds, and seconds.
 LOOK_RECORDS, LOOK_BYTES, LOOK_SECONDS = 100_000, 32 << 20, 5.0

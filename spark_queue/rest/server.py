@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import ssl
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -23,6 +24,10 @@ from spark_queue.rest.settings import Settings
 #: How long running requests may take at a shutdown (s); those that wait for messages end at once.
 SHUTDOWN_GRACE = 10
 
+#: How long a thread of Python may compute before others have a turn (s). The default, 5 ms, makes
+#: short calls wait for long ones again and again.
+SWITCH_INTERVAL = 0.001
+
 
 def serve(
     settings: Settings,
@@ -39,6 +44,7 @@ def serve(
     `key` if that is in another file) it uses TLS. Raises `OptionError` if other machines could call
     without credentials, a file does not exist, or the address is not available.
     """
+    sys.setswitchinterval(SWITCH_INTERVAL)
     check_address(host, settings.credentials)
     for name, file in (("tls-cert", certificate), ("tls-key", key)):
         if file is not None and not file.is_file():

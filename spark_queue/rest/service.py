@@ -16,7 +16,7 @@ from spark_queue.rest.coalesce import Coalescer
 from spark_queue.rest.errors import Conflict, NotFound
 from spark_queue.rest.handles import Handles
 from spark_queue.rest.lane_threads import LaneThreads
-from spark_queue.rest.lanes import current_call
+from spark_queue.rest.lanes import Lane, current_call
 from spark_queue.rest.metrics import ServerMetrics
 from spark_queue.rest.readiness import Readiness
 from spark_queue.rest.routes import NamespaceName, QueueName
@@ -113,13 +113,13 @@ class Service:
         store.check_queue(queue)
         return BoundQueue(ns, queue, store, self.settings.options[ns], self.metrics)
 
-    async def run_in_thread(self, act: Callable[..., T], *args: Any) -> T:
-        """Run a call that may block in a thread of the lane of this request, when its turn comes.
+    async def run_in_thread(self, act: Callable[..., T], *args: Any, lane: Lane | None = None) -> T:
+        """Run a call that may block in a thread, when its turn comes: by default of its own lane.
 
         It completes even if the caller is cancelled. Raises `Overloaded` if the lane is full, and
         `BudgetExceeded` if a look would read too much.
         """
-        return await self._lanes.run(act, *args)
+        return await self._lanes.run(lane, act, *args)
 
     async def push(self, bound: BoundQueue, row: dict[str, Any]) -> str:
         """Push a message, in one batch with others that arrive at the same time. Return its id."""
@@ -132,7 +132,7 @@ class Service:
         return outcome
 
     async def _push_all(self, key: tuple[str, str], rows: list[dict[str, Any]]) -> list[str | Exception]:
-        return await self.run_in_thread(self.get_queue(*key).push, rows)
+        return await self.run_in_thread(self.get_queue(*key).push, rows, lane=Lane.WRITE)
 
     async def take(
         self, bound: BoundQueue, waiter: Waiter, tag: str, limit: int, wait: int, lease: int | None
@@ -143,21 +143,21 @@ class Service:
         messages that were reserved are released.
         """
 
-        async def try_take() -> TakenBatches | None:
-            return await self.run_in_thread(bound.take, tag, limit, self.limits.body, lease)
+        async def try_take(lane: Lane = Lane.WRITE) -> TakenBatches | None:
+            return await self.run_in_thread(bound.take, tag, limit, self.limits.body, lease, lane=lane)
 
         async def wait_signal(seconds: float) -> bool:
             return await self._watches.wait(bound.ns, bound.queue, seconds, caller)
 
         _, caller = current_call()
-        taken = await try_take()
+        taken = await try_take(Lane.WAIT if wait else Lane.WRITE)
         if taken is None and wait:
             with self.wait_list.place(caller):
                 taken = await self.wait_list.wait(waiter, wait / 1000, wait_signal, try_take)
         if taken is None:
             waiter.check()
         elif waiter.disconnected:
-            await self.run_in_thread(lambda: bound.store.rollback(bound.queue, taken.tag, failed=False))
+            await self.run_in_thread(bound.release, taken, lane=Lane.WRITE)
             waiter.check()
         return taken
 

@@ -127,7 +127,7 @@ async def reserve(bound: QueueDependency, service: ServiceDependency, request: R
         messages = list(message_dicts(taken.batches, taken.tag))
         return json_response({"receipt": receipt_of(taken.tag), "messages": messages})
 
-    return await service.run_in_thread(act)
+    return await service.run_in_thread(act, lane=Lane.WRITE)
 
 
 @routes.get("/v1/queues/{ns}/{queue}/messages", responses={200: describe_json("`messages`, and a cursor `after`.")})
