@@ -32,7 +32,7 @@ class Gate:
         Raises `Overloaded` if too many calls wait, or the turn does not come in time.
         """
         who, limits = caller.credential, self._limits
-        if self._running_of.total() < limits.running and self._may_run(who):
+        if not self.is_busy(caller):
             self._running_of[who] += 1  # nobody waits who could run: `leave` would have admitted them
             return
         if self._waiting_of.total() >= limits.waiting or self._waiting_of[who] >= limits.waiting_of_one:
@@ -53,6 +53,10 @@ class Gate:
                     f"other calls of the class {self._name!r} took longer than {limits.patience:g} s: try again later"
                 ) from None
             raise
+
+    def is_busy(self, caller: CallerKey) -> bool:
+        """Return whether a call of this caller would wait for its turn."""
+        return self._running_of.total() >= self._limits.running or not self._may_run(caller.credential)
 
     def leave(self, caller: CallerKey) -> None:
         """End a call, and admit the next ones."""

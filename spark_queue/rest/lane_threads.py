@@ -40,20 +40,26 @@ class LaneThreads:
             raise
 
     async def _run(self, lane: Lane | None, act: Callable[..., T], *args: Any) -> T:
-        own, caller = current_call()
-        lane = lane or own
+        request = current_call()
+        lane, caller = lane or request.lane, request.caller
         call = partial(act, *args)
         if lane is Lane.LOOK:
             call = partial(_look, call)
         gate = self._gates[lane]
         await gate.enter(caller)
         try:
+            if lane is Lane.LOOK and await request.has_gone():
+                raise Overloaded("the caller has gone before its turn")
             running = asyncio.get_running_loop().run_in_executor(self._threads[lane], call)
         except BaseException:
             gate.leave(caller)
             raise
         running.add_done_callback(lambda _: gate.leave(caller))
         return await asyncio.shield(running)  # a cancelled caller does not free the thread
+
+    def is_busy(self, lane: Lane) -> bool:
+        """Return whether a call of this request would wait for its turn."""
+        return self._gates[lane].is_busy(current_call().caller)
 
     def close(self) -> None:
         """End the threads, after their calls."""

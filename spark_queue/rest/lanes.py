@@ -6,7 +6,7 @@ memory, of the others: `service.py` runs them by these limits.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
@@ -58,8 +58,25 @@ REFUSAL_PAUSE = 0.5
 #: What one look may read: records that it examines, bytes that it holds, and seconds.
 LOOK_RECORDS, LOOK_BYTES, LOOK_SECONDS = 100_000, 32 << 20, 5.0
 
-#: The lane and the caller of the request that runs here. A task that it starts inherits them.
-_current: ContextVar[tuple[Lane, CallerKey]] = ContextVar("call", default=(Lane.WRITE, SERVER))
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request: its lane, its caller, and whether that has gone."""
+
+    lane: Lane
+    caller: CallerKey
+    has_gone: Callable[[], Awaitable[bool]]
+
+
+async def _never() -> bool:
+    return False
+
+
+#: The request that runs here. A task that it starts inherits it.
+_current: ContextVar[Call] = ContextVar("call")
+
+#: What the server does itself.
+_OWN = Call(Lane.WRITE, SERVER, _never)
 
 
 def lane(found: Lane) -> Callable[[F], F]:
@@ -80,11 +97,11 @@ def lane_of(handler: Callable[..., object]) -> Lane:
     return found
 
 
-def set_current_call(found: Lane, caller: CallerKey) -> None:
-    """Set the lane and the caller of this task."""
-    _current.set((found, caller))
+def set_current_call(call: Call) -> None:
+    """Set the request that this task is for."""
+    _current.set(call)
 
 
-def current_call() -> tuple[Lane, CallerKey]:
-    """Return the lane and the caller of the request that runs here."""
-    return _current.get()
+def current_call() -> Call:
+    """Return the request that runs here."""
+    return _current.get(_OWN)

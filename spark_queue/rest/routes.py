@@ -21,7 +21,7 @@ from spark_queue.errors import OptionError, did_you_mean
 from spark_queue.rest.errors import ERROR_RESPONSES, NotAllowed
 from spark_queue.rest.guard.caller import caller_of
 from spark_queue.rest.guard.credentials import CallerRole
-from spark_queue.rest.lanes import lane_of, set_current_call
+from spark_queue.rest.lanes import Call, lane_of, set_current_call
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -58,7 +58,7 @@ class CheckedRoute(APIRoute):
         async def checked(request: Request) -> Response:
             if not is_viewable and request.state.role is not CallerRole.OPERATOR:
                 raise NotAllowed(f"a {request.state.role} may only look: this call needs the role operator")
-            set_current_call(lane, caller_of(request))
+            set_current_call(Call(lane, caller_of(request), request.is_disconnected))
             try:
                 return await handle(request)
             finally:

@@ -149,8 +149,11 @@ class Service:
         async def wait_signal(seconds: float) -> bool:
             return await self._watches.wait(bound.ns, bound.queue, seconds, caller)
 
-        _, caller = current_call()
-        taken = await try_take(Lane.WAIT if wait else Lane.WRITE)
+        caller, taken = current_call().caller, None
+        if not wait:
+            taken = await try_take()
+        elif not self._lanes.is_busy(Lane.WAIT):  # else its queue is watched at once, which takes less time
+            taken = await try_take(Lane.WAIT)
         if taken is None and wait:
             with self.wait_list.place(caller):
                 taken = await self.wait_list.wait(waiter, wait / 1000, wait_signal, try_take)

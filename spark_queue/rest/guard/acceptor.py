@@ -12,12 +12,16 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable, Coroutine
+from itertools import count
 from typing import Any
 
 from spark_queue.rest.guard.connections import Connections
 
 #: How long a handshake of TLS may take, and how long to wait if none can be accepted (s).
 HANDSHAKE_TIMEOUT, ACCEPT_PAUSE = 10.0, 0.1
+
+#: How many connections are accepted before other calls have a turn.
+ACCEPTED_TOGETHER = 64
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +53,9 @@ class Acceptor:
 
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
-        while True:
+        for number in count(1):
+            if number % ACCEPTED_TOGETHER == 0:
+                await asyncio.sleep(0)  # calls of others come between
             try:
                 connection, _ = await loop.sock_accept(self._listening)
             except OSError as error:
@@ -58,31 +64,19 @@ class Acceptor:
                     await asyncio.sleep(ACCEPT_PAUSE)
                 continue
             protocol = self._make()
-            if self._context is None:
-                self._start(self._connect(connection, protocol))
-                continue
-            task = self._start(self._shake_hands(connection, protocol))
-            if not self._accepted.add(protocol, task.cancel):
-                task.cancel()  # without TLS it cannot be told why
+            task = self._start(self._connect(connection, protocol))
+            if not self._accepted.add(protocol, task.cancel) and self._context is not None:
+                task.cancel()  # without TLS, `protocol` says why
 
     async def _connect(self, connection: socket.socket, protocol: asyncio.Protocol) -> None:
+        tls: dict[str, Any] = {} if self._context is None else {"ssl": self._context, "ssl_handshake_timeout": HANDSHAKE_TIMEOUT}
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, connection)
-        except OSError:  # the caller has gone already
-            connection.close()
-
-    async def _shake_hands(self, connection: socket.socket, protocol: asyncio.Protocol) -> None:
-        try:
-            await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: protocol, connection, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_TIMEOUT
-            )
-        except OSError:  # no TLS, too late, or the connection has ended
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, connection, **tls)
+        except (OSError, asyncio.CancelledError) as error:  # no TLS, too late, or the connection has ended
             connection.close()
             self._accepted.remove(protocol)
-        except asyncio.CancelledError:
-            connection.close()
-            self._accepted.remove(protocol)
-            raise
+            if isinstance(error, asyncio.CancelledError):
+                raise
 
     def close(self) -> None:
         """Accept no more, and end the handshakes."""

@@ -11,12 +11,12 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable
 
-#: Connections that the system accepts before the server sees them.
-BACKLOG = 256
+#: Connections that the system keeps until the server accepts them. They cost the server no file.
+BACKLOG = 2_048
 
 #: Files that the process needs beside connections of callers: of each store, which has a connection
 #: for each thread of the service at most, and all others.
-FILES_PER_STORE, OTHER_FILES = 100, 100 + BACKLOG
+FILES_PER_STORE, OTHER_FILES = 100, 100
 
 #: Fewest and most connections of callers.
 MIN_CONNECTIONS, MAX_CONNECTIONS = 32, 60_000
