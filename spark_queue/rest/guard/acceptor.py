@@ -69,7 +69,9 @@ class Acceptor:
                 task.cancel()  # without TLS, `protocol` says why
 
     async def _connect(self, connection: socket.socket, protocol: asyncio.Protocol) -> None:
-        tls: dict[str, Any] = {} if self._context is None else {"ssl": self._context, "ssl_handshake_timeout": HANDSHAKE_TIMEOUT}
+        tls: dict[str, Any] = (
+            {} if self._context is None else {"ssl": self._context, "ssl_handshake_timeout": HANDSHAKE_TIMEOUT}
+        )
         try:
             await asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, connection, **tls)
         except (OSError, asyncio.CancelledError) as error:  # no TLS, too late, or the connection has ended

@@ -900,7 +900,7 @@ class RedisStore(SignallingStore):
         if ids is not None:
             indexed = len(ids)
         elif first is not None:
-            indexed = min(indexed, first + PAGE_ROWS)
+            indexed = min(indexed, first)
         spend(indexed + sum(in_lists), sum(one for one in sizes if isinstance(one, int)))
 
     def _document_pages(
