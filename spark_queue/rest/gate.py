@@ -33,7 +33,7 @@ class Gate:
         """
         who, limits = caller.credential, self._limits
         if not self.is_busy(caller):
-            self._running_of[who] += 1  # nobody waits who could run: `leave` would have admitted them
+            self._running_of[who] += 1  # no other call could run: `leave` would have admitted it
             return
         if self._waiting_of.total() >= limits.waiting or self._waiting_of[who] >= limits.waiting_of_one:
             raise Overloaded(f"too many calls of the class {self._name!r} wait already: try again later")

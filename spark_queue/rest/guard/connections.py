@@ -1,7 +1,8 @@
 """The connections of callers: how many there may be, counted from the moment they are accepted.
 
 Each costs an open file, which stores need, too. At the limit, a new connection takes the place of
-the oldest one that has not sent the head of a request yet. So silent connections keep nobody out.
+the oldest one that has not sent the head of a request yet. So silent connections keep no caller
+out.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ OnSignal = Callable[[str | None], None]
 
 
 class ChangeWatch:
-    """Polls a number in a thread while somebody watches, and calls all watchers when it changes.
+    """Polls a number in a thread while there are watchers, and calls all watchers when it changes.
 
     Safe to share among threads, and across a fork.
     """
