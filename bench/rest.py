@@ -37,6 +37,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 from common import ROOT, STORES, arguments, check, databases, keep, say, setup_of
+from crowds import MESSAGES, QUEUES, measure_crowds
 from report import Table, aligned, piped, renew
 
 from spark_queue import open_store
@@ -297,6 +298,9 @@ def main() -> int:
                 "four callers send, and a fifth one calls GET /q every 10 ms",
                 args.docs,
             )
+            if "redis" in urls:
+                ran = f"{MESSAGES:,} messages and {QUEUES:,} queues on Redis; another caller pushes every 20 ms"
+                show("rest crowds", measure_crowds(urls["redis"]), ran, args.docs)
             return 0
         if args.waits:
             ran = f"medians of {WAITED} messages, one after the other"

@@ -79,6 +79,13 @@ def serve(
     open_metrics: Annotated[
         bool, flag("--open-metrics", help="Answer /metrics without credentials, as keuss-server does.")
     ] = False,
+    metrics_queues: Annotated[
+        int,
+        number(
+            "--metrics-queues",
+            "Number of queues that /metrics names, the busiest; the others are summed (default: 1000).",
+        ),
+    ] = 1_000,
 ) -> None:
     """Serve queues over HTTP, until Ctrl-C or SIGTERM.
 
@@ -110,6 +117,7 @@ def serve(
         if run
         else None,
         open_metrics=open_metrics,
+        metrics_queues=metrics_queues,
         limits=Limits(max_body, max_batch, round(max_wait * 1000)),
     )
     if run:

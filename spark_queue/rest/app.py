@@ -19,6 +19,7 @@ from spark_queue.rest.guard.auth import OPEN_PATHS, AuthMiddleware
 from spark_queue.rest.keuss import exchanges
 from spark_queue.rest.keuss import messages as keuss_messages
 from spark_queue.rest.keuss import queues as keuss_queues
+from spark_queue.rest.lanes import Lane, lane
 from spark_queue.rest.metrics import TimingMiddleware
 from spark_queue.rest.pages import ContentPolicyMiddleware
 from spark_queue.rest.routes import router, viewable
@@ -36,10 +37,15 @@ ROUTERS = (
 
 
 @metrics_routes.get("/metrics", responses={200: {"description": "The metrics.", "content": {"text/plain": {}}}})
+@lane(Lane.METRICS)
 @viewable
 async def metrics(service: ServiceDependency) -> Response:
-    """Return all metrics, for Prometheus; those of queues are up to two seconds old."""
-    return Response(await service.run_in_thread(service.metrics.render), media_type=CONTENT_TYPE_LATEST)
+    """Return all metrics, for Prometheus. The header `Age` says how old they are (s).
+
+    They are up to two seconds old; older if it takes longer to read those of all queues.
+    """
+    text, age = await service.scrapes.get()
+    return Response(text, media_type=CONTENT_TYPE_LATEST, headers={"Age": str(round(age))})
 
 
 def create_app(settings: Settings) -> FastAPI:

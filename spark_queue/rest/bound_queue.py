@@ -118,6 +118,10 @@ class BoundQueue:
         done = self.commit(taken.tag)
         self.store.count(self.queue, reserve=-done, commit=-done, get=done)
 
+    def release(self, taken: TakenBatches) -> None:
+        """Release messages that did not reach their caller: they did not fail."""
+        self.store.rollback(self.queue, taken.tag, failed=False)
+
     def rollback(self, tag: str, ids: Sequence[str] | None, delay: int) -> tuple[int, int]:
         """Roll back messages that the tag still holds, all or those with these ids.
 

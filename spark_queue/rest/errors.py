@@ -28,6 +28,7 @@ from spark_queue.errors import (
     UsageError,
 )
 from spark_queue.rest.malformed import describe_error
+from spark_queue.stores.support.budget import BudgetExceeded
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -72,7 +73,7 @@ class ShuttingDown(QueueError):
 
 
 class Overloaded(QueueError):
-    """The server has no memory left for this body."""
+    """The server has too much other work of this kind: it has no memory, thread or place left."""
 
 
 class Conflict(UsageError):
@@ -101,6 +102,7 @@ STATUS_CODES: dict[type[Exception], int] = {
     NotReady: 503,
     ShuttingDown: 503,
     Overloaded: 503,
+    BudgetExceeded: 503,
     UsageError: 400,  # fix the call
     MessageError: 400,
     StoreUnavailable: 503,  # try again
@@ -204,7 +206,7 @@ ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
         415: "The type of the body, or of the answer, is not supported.",
         431: "The head of the request is too large.",
         502: "The database refused the operation.",
-        503: "The database cannot be reached, or the server is shutting down: try again.",
+        503: "The database cannot be reached, or the server is shutting down or has too much to do: try again.",
     }.items()
 }
 

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from spark_queue.rest.answers import json_response
 from spark_queue.rest.errors import ERROR_RESPONSES, NotReady, ShuttingDown
+from spark_queue.rest.lanes import Lane, lane
 from spark_queue.rest.routes import describe_json, router, viewable
 from spark_queue.rest.service import ServiceDependency
 
@@ -22,6 +23,7 @@ _NO_CREDENTIALS: dict[str, Any] = {"security": []}
 
 @routes.head("/health", include_in_schema=False)
 @routes.get("/health", responses={200: describe_json("The server runs.")}, openapi_extra=_NO_CREDENTIALS)
+@lane(Lane.LOCAL)
 @viewable
 async def health() -> Response:
     """Answer 200 while the server runs. Needs no credentials, and checks no store."""
@@ -30,6 +32,7 @@ async def health() -> Response:
 
 @routes.head("/ready", include_in_schema=False)
 @routes.get("/ready", responses={200: describe_json("The server can work.")}, openapi_extra=_NO_CREDENTIALS)
+@lane(Lane.LOCAL)
 @viewable
 async def ready(service: ServiceDependency) -> Response:
     """Answer 200 if all stores can be reached, and 503 otherwise or while the server shuts down.

@@ -32,6 +32,7 @@ from spark_queue.events.heartbeats import tick
 from spark_queue.events.queue import Events
 from spark_queue.rest.bodies import media_type, parse_json
 from spark_queue.rest.errors import NotFound, UnsupportedMediaType
+from spark_queue.rest.lanes import Lane, lane
 from spark_queue.rest.routes import describe_body, router
 from spark_queue.rest.service import Service, ServiceDependency
 
@@ -53,6 +54,7 @@ EVENTS_BODY = describe_body("The ids of events, as GET returns them.", XML, JSON
 
 
 @routes.get("/v1/resources/hub-queue", responses={200: EVENTS_RESPONSE})
+@lane(Lane.WRITE)
 async def take(
     service: ServiceDependency,
     request: Request,
@@ -72,6 +74,7 @@ async def take(
 
 
 @routes.put("/v1/resources/hub-queue", responses={200: EVENTS_RESPONSE}, openapi_extra=EVENTS_BODY)
+@lane(Lane.EXECUTE)
 async def execute(service: ServiceDependency, request: Request, form: HubQueueForm = "readme") -> Response:
     """Execute pending events, one after the other, and return the status of each.
 
@@ -81,13 +84,17 @@ async def execute(service: ServiceDependency, request: Request, form: HubQueueFo
     body = await service.bodies.read(request)
     ids = await service.bodies.parse(partial(parse_ids, request.headers.get("content-type", "")), body)
     service.check_body(len(ids), "event")
-    statuses = await service.run_in_thread(events.execute, ids, threads=service.executor_threads)
+    statuses = await service.run_in_thread(
+        events.execute,
+        ids,
+    )
     prefix = events.settings.status_prefix
     uris = {id: status_uri(status, prefix) if status else "" for id, status in statuses.items()}
     return statuses_response(uris, media, form)
 
 
 @routes.put("/v1/resources/hub-queue-heartbeat", responses={200: EVENTS_RESPONSE})
+@lane(Lane.WRITE)
 async def heartbeat(
     service: ServiceDependency,
     request: Request,

@@ -1,53 +1,35 @@
 """Metrics for Prometheus, under the names of keuss-server.
 
-`q_global_*`: sizes and counters of queues, read from the stores. `keuss_q_*`: messages that this
-server pushed, popped and settled, under the names of keuss-server and, as Prometheus wants it, with
-`_total`. `keuss_exchange_hops`: messages of exchanges and how long their batch took (ms), read from
-the stores. `http_request_duration_seconds`: how long requests took.
+`q_global_*`: sizes and counters of queues, read from the stores (see `queue_metrics.py`).
+`keuss_q_*`: messages that this server pushed, popped and settled, under the names of keuss-server
+and, as Prometheus wants it, with `_total`. `keuss_exchange_hops`: messages of exchanges and how
+long their batch took (ms), read from the stores. `http_request_duration_seconds`: how long requests
+took.
 
-Callers can make up names of queues. So metrics name the first ones only, and the others together.
+Callers can make up names of queues. So counters name the first ones only, and the others together.
 """
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import accumulate
-from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spark_queue.errors import QueueError
+from spark_queue.rest.queue_metrics import MAX_QUEUES, OTHERS, QueueCollector
 from spark_queue.runner.declared import DeclaredExchanges
 from spark_queue.runner.traffic import HOP_BOUNDS, Traffic, traffic_of
 from spark_queue.stores.base import Store
-from spark_queue.stores.support.counters import ACTS
-
-#: How long the numbers of the stores are cached (s).
-CACHE_SECONDS = 2.0
-
-#: The numbers of a queue, by the names of keuss-server.
-SIZES = {
-    "size": "Messages that are ready",
-    "totalSize": "All messages",
-    "schedSize": "Scheduled messages: due later",
-    "resvSize": "Reserved messages",
-    "next_t": "Milliseconds until a message is ready; 0 or less if one is ready now",
-    "paused": "1 if the queue is paused",
-}
 
 DURATION_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 #: Acts of messages that are counted.
 COUNTED = ("push", "pop", "reserve", "commit", "rollback")
-
-#: Most queues that counters name, and the name of all others.
-MAX_QUEUES, OTHERS = 1_000, "__other__"
 
 #: Methods that the durations of requests name.
 METHODS = frozenset({"GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS"})
@@ -56,9 +38,12 @@ METHODS = frozenset({"GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS"}
 class ServerMetrics:
     """The metrics of one server."""
 
-    def __init__(self, stores: Mapping[str, Store], declared: DeclaredExchanges) -> None:
-        self._registry = CollectorRegistry()
-        self._registry.register(QueueCollector(stores))
+    def __init__(
+        self, stores: Mapping[str, Store], declared: DeclaredExchanges, max_queues: int = MAX_QUEUES
+    ) -> None:
+        """Connect to nothing yet. `max_queues`: how many queues have their own names."""
+        self._registry, self._max_queues = CollectorRegistry(), max_queues
+        self._registry.register(QueueCollector(stores, max_queues))
         self._registry.register(HopCollector(declared, stores))
         self._acts = {
             act: Counter(
@@ -73,25 +58,19 @@ class ServerMetrics:
             buckets=DURATION_BUCKETS, registry=self._registry,
         )  # fmt: skip
         self._queues: set[tuple[str, str]] = set()
-        self._text, self._until = b"", 0.0
-        self._rendering = threading.Lock()
 
     def count(self, act: str, ns: str, queue: str, status: str, messages: int) -> None:
         """Count outcomes of messages."""
         if (ns, queue) not in self._queues:
-            if len(self._queues) < MAX_QUEUES:
+            if len(self._queues) < self._max_queues:
                 self._queues.add((ns, queue))
             else:
                 queue = OTHERS
         self._acts[act].labels("rest", ns, queue, status).inc(messages)
 
     def render(self) -> bytes:
-        """Return all metrics in Prometheus' format. May block. Calls at the same time share it."""
-        with self._rendering:
-            if time.monotonic() >= self._until:
-                self._text = generate_latest(self._registry)
-                self._until = time.monotonic() + CACHE_SECONDS
-            return self._text
+        """Return all metrics in Prometheus' format. May block."""
+        return generate_latest(self._registry)
 
 
 class KeussNames(Collector):
@@ -113,35 +92,6 @@ class KeussNames(Collector):
                     if sample.name.endswith("_total"):
                         again.add_sample(one.name, sample.labels, sample.value)
                 yield again
-
-
-class QueueCollector(Collector):
-    """A collector that reads the sizes and counters of queues from the stores."""
-
-    def __init__(self, stores: Mapping[str, Store]) -> None:
-        self._stores = stores
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the metrics of every store. A store that cannot be reached has `q_global_up` 0."""
-        texts = SIZES | {act: f"Messages of {act} by all programs, since the queue exists" for act in ACTS}
-        families = {
-            name: GaugeMetricFamily(f"q_global_{name}", text, labels=("ns", "q")) for name, text in texts.items()
-        }
-        up = GaugeMetricFamily("q_global_up", "1 if the database of the namespace answers", labels=("ns",))
-        for ns, store in self._stores.items():
-            try:
-                found = {queue: queue_status(store, queue) for queue in store.queues()}
-            except QueueError:
-                up.add_metric((ns,), 0)
-                continue
-            up.add_metric((ns,), 1)
-            for queue, facts in found.items():
-                values = facts | facts["stats"]
-                for name, family in families.items():
-                    if values[name] is not None:
-                        family.add_metric((ns, queue), float(values[name]))
-        yield up
-        yield from families.values()
 
 
 class HopCollector(Collector):
@@ -170,20 +120,6 @@ def _add_hops(found: HistogramMetricFamily, name: str, traffic: Traffic) -> None
         bounds = map(str, (*HOP_BOUNDS, "+Inf"))
         buckets = [(bound, float(total)) for bound, total in zip(bounds, accumulate(counts), strict=True)]
         found.add_metric((name, outcome), buckets, float(milliseconds))
-
-
-def queue_status(store: Store, queue: str) -> dict[str, Any]:
-    """Return the sizes and counters of a queue, under the names of keuss."""
-    sizes, counted = store.sizes(queue), store.statistics(queue)
-    return {
-        "size": sizes.ready,
-        "totalSize": sizes.total,
-        "schedSize": sizes.scheduled,
-        "resvSize": sizes.reserved,
-        "next_t": store.next_mature(queue) if sizes.total else None,
-        "paused": counted.paused,
-        "stats": {act: getattr(counted, act) for act in ACTS},
-    }
 
 
 class TimingMiddleware:

@@ -1,6 +1,7 @@
 """Groups of resources, the parameters that they share, and what each route checks first.
 
-A route is for operators, unless its handler is marked as `viewable`. A strict route refuses unknown
+A route is for operators, unless its handler is marked as `viewable`. Its lane, which every handler
+declares, decides which threads and limits it has: see `lanes.py`. A strict route refuses unknown
 parameters: without that, a push with `?dealy=5` would succeed, and the message would be ready at
 once. Routes in the form of another server ignore them, as that server does.
 """
@@ -18,7 +19,9 @@ from starlette.types import Scope
 
 from spark_queue.errors import OptionError, did_you_mean
 from spark_queue.rest.errors import ERROR_RESPONSES, NotAllowed
+from spark_queue.rest.guard.caller import caller_of
 from spark_queue.rest.guard.credentials import CallerRole
+from spark_queue.rest.lanes import Call, lane_of, set_current_call
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -38,7 +41,7 @@ def viewable(handler: F) -> F:
 
 
 class CheckedRoute(APIRoute):
-    """A route that checks the role of the caller."""
+    """A route that checks the role of the caller, and has a lane."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         """Return whether the route is for a request. Most are not, and these end here, fast."""
@@ -48,13 +51,14 @@ class CheckedRoute(APIRoute):
         return super().matches(scope)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the handler, behind the check."""
+        """Return the handler, behind the check. Raises `TypeError` if it declares no lane."""
         handle = super().get_route_handler()
-        is_viewable = getattr(self.endpoint, "viewable", False)
+        is_viewable, lane = getattr(self.endpoint, "viewable", False), lane_of(self.endpoint)
 
         async def checked(request: Request) -> Response:
             if not is_viewable and request.state.role is not CallerRole.OPERATOR:
                 raise NotAllowed(f"a {request.state.role} may only look: this call needs the role operator")
+            set_current_call(Call(lane, caller_of(request), request.is_disconnected))
             try:
                 return await handle(request)
             finally:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from fastapi import Depends, Request
@@ -17,11 +15,15 @@ from spark_queue.rest.bound_queue import BoundQueue, TakenBatches
 from spark_queue.rest.coalesce import Coalescer
 from spark_queue.rest.errors import Conflict, NotFound
 from spark_queue.rest.handles import Handles
+from spark_queue.rest.lane_threads import LaneThreads
+from spark_queue.rest.lanes import Lane, current_call
 from spark_queue.rest.metrics import ServerMetrics
 from spark_queue.rest.readiness import Readiness
 from spark_queue.rest.routes import NamespaceName, QueueName
+from spark_queue.rest.scrapes import Scrapes
 from spark_queue.rest.settings import Settings
 from spark_queue.rest.waiters import Waiter, WaitList
+from spark_queue.rest.watches import Watches
 from spark_queue.runner.declared import DeclaredExchanges
 from spark_queue.stores import open_store
 from spark_queue.stores.base import Store
@@ -31,9 +33,6 @@ if TYPE_CHECKING:
     from spark_queue.runner.shared_graph import SharedGraph
 
 T = TypeVar("T")
-
-#: Threads for calls of stores, for the first waiting request of each queue, and for executors.
-CALL_THREADS, WAITING_THREADS, EXECUTOR_THREADS = 32, 256, 8
 
 #: How long a call is retried if a database cannot be reached (ms): callers have their own limits.
 RETRY_TIMEOUT_MS = 2_000
@@ -53,7 +52,8 @@ class Service:
         )
         self.wait_list = WaitList()
         self.declared = DeclaredExchanges(settings.graph, self.stores)
-        self.metrics = ServerMetrics(self.stores, self.declared)
+        self.metrics = ServerMetrics(self.stores, self.declared, settings.metrics_queues)
+        self.scrapes = Scrapes(self.metrics.render)
         self.readiness = Readiness(self.stores)
         self.bodies = Bodies(settings.limits.body)
         self.handles = Handles()
@@ -63,10 +63,9 @@ class Service:
             url, declared = settings.options[place.ns].url, settings.declared
             store = open_store(url, retry_timeout=RETRY_TIMEOUT_MS)  # of its own: events change its layout
             self.events = Events(store, place.queue, executors=declared.executors, settings=declared.settings)
-        self._call_threads = ThreadPoolExecutor(CALL_THREADS, "rest")
-        self.executor_threads = ThreadPoolExecutor(EXECUTOR_THREADS, "rest executes")
+        self._lanes = LaneThreads()
+        self._watches = Watches(self.stores)
         self._pushes = Coalescer(self._push_all, MAX_PUSHED)
-        self._waiting_threads = ThreadPoolExecutor(WAITING_THREADS, "rest waits")
 
     def _make_shared_graph(self) -> SharedGraph | None:
         if self.settings.checkpoint_root is None:
@@ -114,12 +113,13 @@ class Service:
         store.check_queue(queue)
         return BoundQueue(ns, queue, store, self.settings.options[ns], self.metrics)
 
-    async def run_in_thread(self, act: Callable[..., T], *args: Any, threads: ThreadPoolExecutor | None = None) -> T:
-        """Run a call that may block in a thread. It completes even if the caller is cancelled.
+    async def run_in_thread(self, act: Callable[..., T], *args: Any, lane: Lane | None = None) -> T:
+        """Run a call that may block in a thread, when its turn comes: by default of its own lane.
 
-        `threads`: those for calls of stores by default. Calls that may take long need others.
+        It completes even if the caller is cancelled. Raises `Overloaded` if the lane is full, and
+        `BudgetExceeded` if a look would read too much.
         """
-        return await asyncio.get_running_loop().run_in_executor(threads or self._call_threads, act, *args)
+        return await self._lanes.run(lane, act, *args)
 
     async def push(self, bound: BoundQueue, row: dict[str, Any]) -> str:
         """Push a message, in one batch with others that arrive at the same time. Return its id."""
@@ -132,7 +132,7 @@ class Service:
         return outcome
 
     async def _push_all(self, key: tuple[str, str], rows: list[dict[str, Any]]) -> list[str | Exception]:
-        return await self.run_in_thread(self.get_queue(*key).push, rows)
+        return await self.run_in_thread(self.get_queue(*key).push, rows, lane=Lane.WRITE)
 
     async def take(
         self, bound: BoundQueue, waiter: Waiter, tag: str, limit: int, wait: int, lease: int | None
@@ -143,20 +143,24 @@ class Service:
         messages that were reserved are released.
         """
 
-        async def try_take() -> TakenBatches | None:
-            return await self.run_in_thread(bound.take, tag, limit, self.limits.body, lease)
+        async def try_take(lane: Lane = Lane.WRITE) -> TakenBatches | None:
+            return await self.run_in_thread(bound.take, tag, limit, self.limits.body, lease, lane=lane)
 
         async def wait_signal(seconds: float) -> bool:
-            ms = round(seconds * 1000)
-            return await self.run_in_thread(bound.store.wait, bound.queue, ms, threads=self._waiting_threads)
+            return await self._watches.wait(bound.ns, bound.queue, seconds, caller)
 
-        taken = await try_take()
+        caller, taken = current_call().caller, None
+        if not wait:
+            taken = await try_take()
+        elif not self._lanes.is_busy(Lane.WAIT):  # else its queue is watched at once, which takes less time
+            taken = await try_take(Lane.WAIT)
         if taken is None and wait:
-            taken = await self.wait_list.wait(waiter, wait / 1000, wait_signal, try_take)
+            with self.wait_list.place(caller):
+                taken = await self.wait_list.wait(waiter, wait / 1000, wait_signal, try_take)
         if taken is None:
             waiter.check()
         elif waiter.disconnected:
-            await self.run_in_thread(lambda: bound.store.rollback(bound.queue, taken.tag, failed=False))
+            await self.run_in_thread(bound.release, taken, lane=Lane.WRITE)
             waiter.check()
         return taken
 
@@ -182,11 +186,11 @@ class Service:
         self.wait_list.shut_down()
         if self._shared_graph is not None:
             self._shared_graph.close()
-        self._waiting_threads.shutdown(cancel_futures=True)
+        self._watches.close()
+        self.scrapes.close()
         self.readiness.close()
         self.bodies.close()
-        self.executor_threads.shutdown()
-        self._call_threads.shutdown()
+        self._lanes.close()
         self.stores.close()
         if self.events is not None:
             self.events.store.close()

@@ -12,6 +12,7 @@ from spark_queue.graph.model import Graph, Place
 from spark_queue.graph.validation import check_graph
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.rest.guard.credentials import Credentials
+from spark_queue.rest.queue_metrics import MAX_QUEUES
 from spark_queue.stores import resolve_options
 
 #: The environment variable with NAME=URL of stores, separated by blanks.
@@ -33,7 +34,8 @@ class Settings:
 
     `events` names a queue of events to serve too (`ns/queue`); `declared` has its executors and
     heartbeats. With `checkpoint_root`, a folder that all servers of the graph share, it also runs
-    the graph in a Spark session. With `open_metrics`, `/metrics` needs no credentials. The options
+    the graph in a Spark session. With `open_metrics`, `/metrics` needs no credentials;
+    `metrics_queues` queues have their names there, the others are summed. The options
     of a namespace apply as in exchanges that read there: `reserveTimeout`, `maxTries`,
     `deadLetterQueue`, `history`. Raises `OptionError` or `GraphError` for invalid settings;
     connects to nothing.
@@ -43,6 +45,7 @@ class Settings:
     credentials: Credentials = field(default_factory=Credentials)
     open_metrics: bool = False
     limits: Limits = Limits()
+    metrics_queues: int = MAX_QUEUES
     events: str | None = None
     checkpoint_root: str | None = None
     declared: Declarations = field(default_factory=Declarations)

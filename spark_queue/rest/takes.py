@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from fastapi import Request
 
 from spark_queue.rest.bound_queue import POP_LEASE, BoundQueue, TakenBatches
+from spark_queue.rest.lanes import Lane
 from spark_queue.rest.receipts import new_tag
 from spark_queue.rest.service import Service
 from spark_queue.rest.waiters import DISCONNECTED, Waiter
@@ -53,7 +54,7 @@ async def take(
             with bound.count_errors(wanted.act):
                 taken = await service.take(bound, waiter, tag, wanted.limit, wanted.wait, lease)
                 if taken is not None and not wanted.reserve:
-                    await service.run_in_thread(bound.remove_popped, taken)
+                    await service.run_in_thread(bound.remove_popped, taken, lane=Lane.WRITE)
         finally:
             if watching is not None:
                 watching.cancel()

@@ -1,14 +1,16 @@
 """Wait lists: for each queue, the requests that wait for a message, first in, first out.
 
-One thread waits per queue, for any number of callers. The first request of a list waits for a
-signal of the store, tries to take a message, and leaves; then it is the turn of the next. So
-requests are served in order, and a new message wakes one of them, not all.
+The first request of a list waits for a signal of the store (see `watches.py`), tries to take a
+message, and leaves; then it is the turn of the next. So requests are served in order, and a new
+message wakes one of them, not all. The number of requests that wait has a limit, also for each
+caller.
 """
 
 from __future__ import annotations
 
 import asyncio
 import uuid
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,12 +19,13 @@ from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from spark_queue.errors import OptionError
-from spark_queue.rest.errors import Cancelled, ShuttingDown
+from spark_queue.rest.errors import Cancelled, Overloaded, ShuttingDown
+from spark_queue.rest.guard.caller import CallerKey
 
 T = TypeVar("T")
 
-#: How long a thread waits at a time (s). It may wait that long for a caller that has disconnected.
-MAX_THREAD_WAIT = 0.5
+#: Most requests that wait, in all and of one credential: each costs memory and a connection.
+MAX_WAITS, MAX_WAITS_OF_ONE = 10_000, 5_000
 
 #: Why a wait has ended.
 DISCONNECTED, CANCELLED, SHUTTING_DOWN = "gone", "cancelled", "ending"
@@ -64,6 +67,7 @@ class WaitList:
         # The wait list of a queue is a lock. It exists while a request waits for it or holds it.
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self._waiters: dict[str, Waiter] = {}
+        self._waits_of: Counter[bytes] = Counter()  # by credential
         self.shutting_down = False  #: whether the server is shutting down
 
     @contextmanager
@@ -101,6 +105,23 @@ class WaitList:
         for one in self._waiters.values():
             one.end(SHUTTING_DOWN)
 
+    @contextmanager
+    def place(self, caller: CallerKey) -> Iterator[None]:
+        """Hold a place for a request that waits. Raises `Overloaded` if there is none."""
+        who = caller.credential
+        if self._waits_of.total() >= MAX_WAITS or self._waits_of[who] >= MAX_WAITS_OF_ONE:
+            raise Overloaded(
+                f"too many requests wait for messages: at most {MAX_WAITS_OF_ONE:,} of one caller, and {MAX_WAITS:,} "
+                "in all; wait for fewer queues, or ask without waiting"
+            )
+        self._waits_of[who] += 1
+        try:
+            yield
+        finally:
+            self._waits_of[who] -= 1
+            if not self._waits_of[who]:
+                del self._waits_of[who]
+
     async def wait(
         self,
         waiter: Waiter,
@@ -116,18 +137,18 @@ class WaitList:
         clock = asyncio.get_running_loop().time
         end = clock() + seconds
         turn = self._locks.setdefault((waiter.ns, waiter.queue), asyncio.Lock())  # it admits requests in order
-        acquiring = asyncio.ensure_future(turn.acquire())
+        acquiring, signal = asyncio.ensure_future(turn.acquire()), None
         try:
             await _wait_for_either(acquiring, waiter.ended, timeout=seconds)
             while acquiring.done() and not waiter.ended.done() and (left := end - clock()) > 0:
-                signal = asyncio.ensure_future(wait_signal(min(left, MAX_THREAD_WAIT)))
+                signal = asyncio.ensure_future(wait_signal(left))
                 await _wait_for_either(signal, waiter.ended)
-                if not signal.done():
-                    signal.cancel()  # its thread ends by itself
-                elif signal.result() and (taken := await take()) is not None:
+                if signal.done() and signal.result() and (taken := await take()) is not None:
                     return taken
             return None
         finally:
+            if signal is not None:
+                signal.cancel()
             if acquiring.done() and not acquiring.cancelled():
                 turn.release()
             acquiring.cancel()

@@ -61,6 +61,7 @@ from spark_queue.messages.schema import HISTORY, HISTORY_FIELDS, MAX_TIME_MS, ME
 from spark_queue.options.masking import mask
 from spark_queue.options.queue_names import dead_letter_queue
 from spark_queue.stores.support.bucket_split import isolate, split_bucket
+from spark_queue.stores.support.budget import spend
 from spark_queue.stores.support.counters import Counters, Counts, Statistics
 from spark_queue.stores.support.damaged import Records, check_payloads, open_buckets, slice_records
 from spark_queue.stores.support.dead_lettering import dead_letter_damaged
@@ -831,6 +832,22 @@ class Store(ABC):
     @abstractmethod
     def _next_mature(self, queue: str) -> int | None: ...
 
+    def next_reservable(self, queue: str) -> int | None:
+        """Return `next_mature`, or while the queue is paused, the ms until one should ask again."""
+        wait = self.next_mature(queue)
+        if wait is not None and wait <= 0 and self._pause_cache.is_paused(queue):
+            return round(PAUSE_CACHE_SECONDS * 1000)  # the cached flag has expired then
+        return wait
+
+    def watch(self, queue: str, on_signal: Callable[[str | None], None]) -> Callable[[], None]:
+        """Call `on_signal` when a message may have come, until the returned function is called.
+
+        It gets the name of the queue, or `None` if it may be any queue. Any thread may call it, and
+        it must return at once. Signals may be lost, and the end of a lease or of a delay has none:
+        ask `next_reservable` when you begin, and now and then.
+        """
+        return lambda: None
+
     def wait(self, queue: str, timeout: int, *, hint: bool = False) -> bool:
         """Sleep until a message can be reserved, at most `timeout` ms; return whether one can.
 
@@ -847,11 +864,9 @@ class Store(ABC):
             self._wait_signal(queue, version, max(0.0, pause))
         while True:
             version = self._signal_version(queue)  # before the check, so that no later signal is lost
-            wait = self.next_mature(queue)
+            wait = self.next_reservable(queue)
             if wait is not None and wait <= 0:
-                if not self._pause_cache.is_paused(queue):
-                    return True
-                wait = round(PAUSE_CACHE_SECONDS * 1000)  # the cached flag has expired then
+                return True
             now = time.monotonic()
             due = math.inf if wait is None else now + wait / 1000
             if now >= end:
@@ -922,6 +937,7 @@ class Store(ABC):
                         yield batch
                     else:
                         buckets += 1
+                        spend(batch.num_rows, batch.nbytes)
                         fitting = filter_rows(batch, where)
                         yield from (fitting.slice(start, rows) for start in range(0, fitting.num_rows, rows))
 
@@ -1145,6 +1161,7 @@ class Store(ABC):
 
     def _attempt(self, operation: Callable[..., T], *arguments: object) -> T:
         """Call `operation`. While the database cannot be reached, retry it with growing pauses."""
+        spend()  # the time of a look may have ended
         begun = time.monotonic()
         try:
             return operation(*arguments)  # tenacity itself takes as long as a short operation

@@ -16,7 +16,8 @@ from spark_queue.graph.model import Graph
 from spark_queue.rest import bodies
 from spark_queue.rest.errors import Overloaded
 from spark_queue.rest.guard import protocol
-from spark_queue.rest.metrics import MAX_QUEUES, OTHERS, ServerMetrics
+from spark_queue.rest.metrics import ServerMetrics
+from spark_queue.rest.queue_metrics import MAX_QUEUES, OTHERS
 from spark_queue.runner.declared import DeclaredExchanges
 from spark_queue.stores.conformance.waiting import wait_until
 from tests.hostile import TOKEN, Attack, kinds, send
@@ -104,10 +105,7 @@ def impatient(tmp_path_factory):
         "    from spark_queue.rest import bodies\n"
         "    from spark_queue.rest.guard import protocol\n"
         "    protocol.HEAD_TIMEOUT = protocol.DISCARD_TIMEOUT = bodies.STALL_TIMEOUT = 0.5\n"
-        "    protocol.raise_limit_of_files = lambda stores: 8\n"
         "    import spark_queue.rest.server as server\n"
-        "    import spark_queue.rest.service as service\n"
-        "    service.WAITING_THREADS = 2\n"
         "    server.raise_limit_of_files = lambda stores: 8\n"
     )
     path = os.pathsep.join([str(folder), str(ROOT)])

@@ -1,21 +1,21 @@
 """The HTTP protocol of the server, with limits for what precedes the check of credentials.
 
-Everybody may connect and send the head of a request. So connections are limited, and the bytes and
-the time of a head. uvicorn limits neither: its parser collects a header of any length, and takes
-longer for each further byte.
+Everybody may connect and send the head of a request. So connections are limited (see
+`connections.py`), and the bytes and the time of a head. uvicorn limits neither: its
+parser collects a header of any length, and takes longer for each further byte.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from http import HTTPStatus
-from typing import Any, ClassVar
+from typing import Any
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from spark_queue.rest.errors import MEDIA_TYPE, RETRY_AFTER, problem_text
+from spark_queue.rest.guard.connections import Connections
 
 #: Most bytes of the head of a request, and of anything else that is no body (trailers).
 MAX_HEAD = 64 << 10
@@ -28,39 +28,17 @@ HEAD_TIMEOUT = 10.0
 #: bytes is closed.
 DISCARD_TIMEOUT, MAX_DISCARDED = 5.0, 32 << 20
 
-#: Files that the process needs beside connections of callers: of each store, which has a connection
-#: for each thread of the service at most, and all others.
-FILES_PER_STORE, OTHER_FILES = 300, 100
-
-#: Fewest and most connections of callers.
-MIN_CONNECTIONS, MAX_CONNECTIONS = 32, 60_000
-
-log = logging.getLogger(__name__)
-
-
-def raise_limit_of_files(stores: int) -> int:
-    """Raise the limit of open files as far as possible, and return that of connections."""
-    try:
-        import resource
-    except ModuleNotFoundError:  # on Windows, which has no such limit
-        return MAX_CONNECTIONS
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    beside = OTHER_FILES + FILES_PER_STORE * stores
-    most = MAX_CONNECTIONS + beside
-    allowed = most if hard == resource.RLIM_INFINITY else min(hard, most)
-    if soft != resource.RLIM_INFINITY and soft < allowed:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-    return max(MIN_CONNECTIONS, allowed - beside)
-
 
 class GuardedProtocol(HttpToolsProtocol):
-    """One connection of a caller."""
+    """One connection of a caller.
 
-    max_connections: ClassVar[int] = MAX_CONNECTIONS  #: a server sets it
-    _warned: ClassVar[bool] = False
+    It extends a class of uvicorn that is not documented: `pyproject.toml` bounds its version.
+    """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, accepted: Connections, **kwargs: Any) -> None:
+        """Begin without a transport. `accepted` has all connections of the server."""
         super().__init__(*args, **kwargs)
+        self._accepted = accepted
         self._in_message = False  # whether a head is complete, and its body is not
         self._head_size = 0  # bytes of the head that the parser has reported
         self._unreported = 0  # bytes that the parser has got since it last reported something
@@ -73,21 +51,16 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin a connection, or refuse it if there are too many."""
         super().connection_made(transport)
-        if len(self.connections) <= self.max_connections:
+        if self._accepted.add(self, transport.abort):
             self._start_timer(HEAD_TIMEOUT, self._end_head)
             return
-        if not GuardedProtocol._warned:
-            GuardedProtocol._warned = True
-            log.warning(
-                "there are more than %d connections: others get 503. The limit follows from that of open files "
-                "(ulimit -n). This is logged once", self.max_connections,
-            )  # fmt: skip
         self._write_problem(HTTPStatus.SERVICE_UNAVAILABLE, "the server has too many connections: try again")
         transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End a connection."""
         self._stop_timer()
+        self._accepted.remove(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -138,6 +111,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """End the head of a request: its handler starts."""
         self._stop_timer()
+        self._accepted.hear(self)
         self._in_message, self._unreported, self._discarded = True, 0, 0
         super().on_headers_complete()
 

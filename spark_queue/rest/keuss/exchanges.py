@@ -21,6 +21,7 @@ from spark_queue.rest.answers import json_response
 from spark_queue.rest.errors import Conflict, NotFound, TooLarge
 from spark_queue.rest.keuss.exchange_status import describe_times, exchange_statuses
 from spark_queue.rest.keuss.queues import Flag
+from spark_queue.rest.lanes import Lane, lane
 from spark_queue.rest.routes import describe_body, describe_json, router, viewable
 from spark_queue.rest.service import Service, ServiceDependency
 from spark_queue.rest.v1.fields import read_json
@@ -77,6 +78,7 @@ def _find(service: Service, name: str) -> KnownStep:
 
 
 @routes.get("/x", responses={200: describe_json("Exchanges, links and processors, by name.")})
+@lane(Lane.LOOK)
 @viewable
 async def exchanges(service: ServiceDependency, array: Flag = None, reload: Flag = None) -> Response:
     """List the exchanges, links and processors: those of the graph, and those created over HTTP.
@@ -93,6 +95,7 @@ async def exchanges(service: ServiceDependency, array: Flag = None, reload: Flag
 
 
 @routes.get("/x/{name}", responses={200: describe_json("An exchange, link or processor.")})
+@lane(Lane.LOOK)
 @viewable
 async def exchange(name: ExchangeName, service: ServiceDependency) -> Response:
     """Return the status of an exchange, link or processor.
@@ -116,6 +119,7 @@ async def exchange(name: ExchangeName, service: ServiceDependency) -> Response:
     "create",
     openapi_extra=describe_body("The exchange, as in a graph file.", "application/json", schema=DECLARATION_SCHEMA),
 )
+@lane(Lane.EXECUTE)
 async def create(name: ExchangeName, request: Request, service: ServiceDependency) -> Response:
     """Create an exchange, and start it unless it has `disable`. Restarts of the server keep it."""
     declaration = await read_json(request, service)
@@ -142,6 +146,7 @@ def _create(service: Service, name: str, declaration: Any) -> None:
 
 
 @routes.delete("/x/{name}", status_code=201, response_class=Response, responses=ACCEPTED)
+@lane(Lane.WRITE)
 async def delete(name: ExchangeName, service: ServiceDependency) -> Response:
     """Stop and delete an exchange that was created over HTTP. Its queues stay.
 
@@ -164,6 +169,7 @@ def _delete(service: Service, name: str) -> None:
 
 
 @put_or_post("/x/{name}/start", "start")
+@lane(Lane.WRITE)
 async def start(name: ExchangeName, service: ServiceDependency) -> Response:
     """Start an exchange, link or processor, unless it runs. It stays started after a restart."""
     await service.run_in_thread(_set_stopped, service, name, False)
@@ -171,6 +177,7 @@ async def start(name: ExchangeName, service: ServiceDependency) -> Response:
 
 
 @put_or_post("/x/{name}/stop", "stop")
+@lane(Lane.WRITE)
 async def stop(name: ExchangeName, service: ServiceDependency) -> Response:
     """Stop an exchange, link or processor. It stays stopped after a restart."""
     await service.run_in_thread(_set_stopped, service, name, True)
@@ -186,6 +193,7 @@ def _set_stopped(service: Service, name: str, stopped: bool) -> None:
 
 
 @routes.put("/x/{name}/reset", status_code=201, response_class=Response, responses=ACCEPTED)
+@lane(Lane.WRITE)
 async def reset(name: ExchangeName, service: ServiceDependency) -> Response:
     """Set the counts of an exchange, link or processor to zero, and delete its measured times."""
 
@@ -199,6 +207,7 @@ async def reset(name: ExchangeName, service: ServiceDependency) -> Response:
 
 
 @routes.put("/x/{name}/measure", status_code=201, responses=ACCEPTED)
+@lane(Lane.EXECUTE)
 async def measure(name: ExchangeName, service: ServiceDependency) -> Response:
     """Measure how long each selector of an exchange takes, on messages that wait in its queues.
 

@@ -24,6 +24,7 @@ from spark_queue.rest.keuss.payloads import (
     parse_payload,
     single_message_error,
 )
+from spark_queue.rest.lanes import Lane, lane
 from spark_queue.rest.receipts import parse_receipt
 from spark_queue.rest.routes import (
     CONSUMER_PATTERN,
@@ -74,6 +75,7 @@ MessageHandle = Annotated[str, Path(description="The `x-ks-id` or the `x-ks-rece
             openapi_extra=PAYLOAD_BODY)  # fmt: skip
 @routes.post("/q/{ns}/{queue}", responses={200: describe_json("The message's `id`.")}, operation_id="post_message",
              openapi_extra=PAYLOAD_BODY)  # fmt: skip
+@lane(Lane.WRITE)
 async def push(
     bound: QueueDependency,
     service: ServiceDependency,
@@ -115,6 +117,7 @@ async def push(
 
 
 @routes.get("/q/{ns}/{queue}", responses=POP_RESPONSES)
+@lane(Lane.WAIT)
 async def pop(
     bound: QueueDependency,
     service: ServiceDependency,
@@ -164,6 +167,7 @@ def parse_wait(to: str | None, longest: int) -> int:
 
 
 @routes.patch("/q/{ns}/{queue}/commit/{handle}", responses=EMPTY_OBJECT)
+@lane(Lane.WRITE)
 async def commit(ns: NamespaceName, queue: QueueName, handle: MessageHandle, service: ServiceDependency) -> Response:
     """Commit a reserved message: it is done and removed.
 
@@ -179,6 +183,7 @@ async def commit(ns: NamespaceName, queue: QueueName, handle: MessageHandle, ser
 
 
 @routes.patch("/q/{ns}/{queue}/rollback/{handle}", responses=EMPTY_OBJECT)
+@lane(Lane.WRITE)
 async def rollback(
     ns: NamespaceName,
     queue: QueueName,
@@ -201,6 +206,7 @@ async def rollback(
 
 
 @routes.patch("/q/{ns}/{queue}/renew/{receipt}", responses={200: describe_json("The number of messages held.")})
+@lane(Lane.WRITE)
 async def renew(
     bound: QueueDependency,
     receipt: str,
@@ -219,6 +225,7 @@ async def renew(
 
 
 @routes.delete("/q/{ns}/{queue}/{id}", status_code=204)
+@lane(Lane.WRITE)
 async def remove(ns: NamespaceName, queue: QueueName, id: str, service: ServiceDependency) -> Response:
     """Remove a message that no client holds. 404 if there is none with this id."""
     bound = service.get_queue(ns, queue)

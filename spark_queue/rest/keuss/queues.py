@@ -11,7 +11,8 @@ from starlette.responses import Response
 
 from spark_queue.rest.answers import json_response
 from spark_queue.rest.keuss.kinds import describe_queue
-from spark_queue.rest.metrics import queue_status
+from spark_queue.rest.lanes import Lane, lane
+from spark_queue.rest.queue_metrics import queue_status
 from spark_queue.rest.routes import NamespaceName, QueueName, describe_json, router, viewable
 from spark_queue.rest.service import QueueDependency, Service, ServiceDependency
 from spark_queue.stores.base import Store
@@ -96,6 +97,7 @@ async def _read_statuses(service: Service, *namespaces: str) -> dict[str, dict[s
 
 
 @routes.get("/q", responses={200: describe_json("The names; with `array` or `tree` the queues.", {})})
+@lane(Lane.LOOK)
 @viewable
 async def list_namespaces(
     service: ServiceDependency, array: Flag = None, tree: Flag = None, reload: Flag = None
@@ -113,6 +115,7 @@ async def list_namespaces(
 
 
 @routes.get("/q/{ns}", responses={200: describe_json("By queue; with `array` or `tree` a list.", {})})
+@lane(Lane.LOOK)
 @viewable
 async def list_queues(
     ns: NamespaceName, service: ServiceDependency, array: Flag = None, tree: Flag = None
@@ -123,6 +126,7 @@ async def list_queues(
 
 
 @routes.get("/q/{ns}/{queue}/status", responses={200: describe_json("Sizes and counters.", QUEUE_STATUS)})
+@lane(Lane.LOOK)
 @viewable
 async def status(bound: QueueDependency, service: ServiceDependency) -> Response:
     """Return the numbers of messages in a queue, by state, and counters."""
@@ -130,6 +134,7 @@ async def status(bound: QueueDependency, service: ServiceDependency) -> Response
 
 
 @routes.get("/q/{ns}/{queue}/paused", responses={200: describe_json("Whether it is.", {"type": "boolean"})})
+@lane(Lane.LOOK)
 @viewable
 async def paused(bound: QueueDependency, service: ServiceDependency) -> Response:
     """Return whether a queue is paused."""
@@ -137,6 +142,7 @@ async def paused(bound: QueueDependency, service: ServiceDependency) -> Response
 
 
 @routes.patch("/q/{ns}/{queue}/pause", status_code=201, response_class=Response)
+@lane(Lane.WRITE)
 async def pause(bound: QueueDependency, service: ServiceDependency) -> Response:
     """Pause the queue: no client can reserve messages until `resume`, keuss programs included."""
     await service.run_in_thread(bound.store.pause, bound.queue)
@@ -144,6 +150,7 @@ async def pause(bound: QueueDependency, service: ServiceDependency) -> Response:
 
 
 @routes.patch("/q/{ns}/{queue}/resume", status_code=201, response_class=Response)
+@lane(Lane.WRITE)
 async def resume(bound: QueueDependency, service: ServiceDependency) -> Response:
     """Resume the queue."""
     await service.run_in_thread(bound.store.resume, bound.queue)
@@ -151,6 +158,7 @@ async def resume(bound: QueueDependency, service: ServiceDependency) -> Response
 
 
 @routes.get("/q/{ns}/{queue}/consumers", responses={200: describe_json("The requests.", {"type": "array"})})
+@lane(Lane.LOCAL)
 @viewable
 async def consumers(bound: QueueDependency, service: ServiceDependency) -> Response:
     """List the requests that wait for messages of the queue at this server.
@@ -166,6 +174,7 @@ async def consumers(bound: QueueDependency, service: ServiceDependency) -> Respo
 
 
 @routes.delete("/q/{ns}/{queue}/consumer/{tid}", response_class=Response)
+@lane(Lane.LOCAL)
 async def cancel(ns: NamespaceName, queue: QueueName, tid: str, service: ServiceDependency) -> Response:
     """Cancel a waiting request; its answer is 410. One that does not wait is no error."""
     service.get_queue(ns, queue)

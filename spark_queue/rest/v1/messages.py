@@ -19,6 +19,7 @@ from spark_queue.messages.payload import Json
 from spark_queue.rest.answers import json_response
 from spark_queue.rest.base64url import decode_base64url, encode_base64url
 from spark_queue.rest.errors import add_nothing_pushed
+from spark_queue.rest.lanes import Lane, lane
 from spark_queue.rest.message_dicts import message_dicts
 from spark_queue.rest.receipts import receipt_of
 from spark_queue.rest.routes import CONSUMER_PATTERN, describe_body, describe_json, router, viewable
@@ -66,6 +67,7 @@ RESERVE_SCHEMA = {
         "The messages.", "application/json", schema={"type": "array", "items": MESSAGE_SCHEMA}
     ),
 )
+@lane(Lane.WRITE)
 async def push(bound: QueueDependency, service: ServiceDependency, request: Request) -> Response:
     """Push messages: all of them, or none if one is invalid.
 
@@ -103,6 +105,7 @@ def _batch_error(error: MessageError) -> MessageError:
     responses={200: describe_json("`messages`, and the `receipt` of all of them.")},
     openapi_extra=describe_body("What to reserve.", "application/json", schema=RESERVE_SCHEMA, required=False),
 )
+@lane(Lane.WAIT)
 async def reserve(bound: QueueDependency, service: ServiceDependency, request: Request) -> Response:
     """Reserve messages: those that are ready when the first one is.
 
@@ -124,10 +127,11 @@ async def reserve(bound: QueueDependency, service: ServiceDependency, request: R
         messages = list(message_dicts(taken.batches, taken.tag))
         return json_response({"receipt": receipt_of(taken.tag), "messages": messages})
 
-    return await service.run_in_thread(act)
+    return await service.run_in_thread(act, lane=Lane.WRITE)
 
 
 @routes.get("/v1/queues/{ns}/{queue}/messages", responses={200: describe_json("`messages`, and a cursor `after`.")})
+@lane(Lane.LOOK)
 @viewable
 async def look(
     bound: QueueDependency,

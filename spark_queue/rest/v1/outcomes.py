@@ -12,6 +12,7 @@ from fastapi import Request
 from starlette.responses import Response
 
 from spark_queue.rest.answers import json_response
+from spark_queue.rest.lanes import Lane, lane
 from spark_queue.rest.receipts import group_by_tag
 from spark_queue.rest.routes import describe_body, describe_json, router
 from spark_queue.rest.service import QueueDependency, Service, ServiceDependency
@@ -52,6 +53,7 @@ async def _read(
     responses={200: describe_json("The number of messages `committed`.")},
     openapi_extra=_body(),
 )
+@lane(Lane.WRITE)
 async def commit(bound: QueueDependency, service: ServiceDependency, request: Request) -> Response:
     """Commit reserved messages: they are done and removed."""
     with bound.count_errors("commit"):
@@ -66,6 +68,7 @@ async def commit(bound: QueueDependency, service: ServiceDependency, request: Re
     responses={200: describe_json("The numbers of messages `rolled_back` and `dead`.")},
     openapi_extra=_body(delay=DURATION | {"description": "How long until they are ready again. Default: at once."}),
 )
+@lane(Lane.WRITE)
 async def rollback(bound: QueueDependency, service: ServiceDependency, request: Request) -> Response:
     """Roll back reserved messages: they failed, and become ready again.
 
@@ -89,6 +92,7 @@ async def rollback(bound: QueueDependency, service: ServiceDependency, request: 
     responses={200: describe_json("The number of messages that are `held`.")},
     openapi_extra=_body(lease=DURATION | {"description": "Default: `reserveTimeout` of the namespace."}),
 )
+@lane(Lane.WRITE)
 async def renew(bound: QueueDependency, service: ServiceDependency, request: Request) -> Response:
     """Renew the leases of whole reservations, for work that takes longer.
 
@@ -105,6 +109,7 @@ async def renew(bound: QueueDependency, service: ServiceDependency, request: Req
     responses={200: describe_json("The number of messages that are `dead`.")},
     openapi_extra=_body(reason={"type": "string", "description": "Why, for the header `x-error`."}),
 )
+@lane(Lane.WRITE)
 async def dead(bound: QueueDependency, service: ServiceDependency, request: Request) -> Response:
     """Make reserved messages dead letters, whatever their number of tries."""
     with bound.count_errors("rollback"):

@@ -13,6 +13,7 @@ from spark_queue.admin.sizes import COUNTERS, load_summary
 from spark_queue.errors import OptionError
 from spark_queue.rest.answers import json_response
 from spark_queue.rest.bound_queue import BoundQueue
+from spark_queue.rest.lanes import Lane, lane
 from spark_queue.rest.routes import describe_json, router, viewable
 from spark_queue.rest.service import QueueDependency, Service, ServiceDependency
 from spark_queue.stores.base import Store
@@ -51,6 +52,7 @@ def _sizes_of(ns: str, store: Store, queue: str, exact: bool) -> dict[str, Any]:
 
 
 @routes.get("/v1/queues", responses={200: describe_json("`queues`, and `after` if there are more.")})
+@lane(Lane.LOOK)
 @viewable
 async def list_queues(
     service: ServiceDependency,
@@ -88,6 +90,7 @@ def _parse_after(after: str | None) -> tuple[str, str]:
 
 
 @routes.get("/v1/queues/{ns}/{queue}", responses={200: describe_json("Sizes and `counters`.", SIZES_SCHEMA)})
+@lane(Lane.LOOK)
 @viewable
 async def get_queue(bound: QueueDependency, service: ServiceDependency, exact: Exact = False) -> Response:
     """Return the sizes of a queue, and how many messages all programs have pushed and settled."""
@@ -101,12 +104,14 @@ async def get_queue(bound: QueueDependency, service: ServiceDependency, exact: E
 
 
 @routes.post("/v1/queues/{ns}/{queue}/pause", responses={200: describe_json("`paused`.")})
+@lane(Lane.WRITE)
 async def pause(bound: QueueDependency, service: ServiceDependency) -> Response:
     """Pause the queue: no client can reserve messages until `resume`."""
     return await _set_paused(bound, service, True)
 
 
 @routes.post("/v1/queues/{ns}/{queue}/resume", responses={200: describe_json("`paused`.")})
+@lane(Lane.WRITE)
 async def resume(bound: QueueDependency, service: ServiceDependency) -> Response:
     """Resume the queue."""
     return await _set_paused(bound, service, False)

@@ -37,7 +37,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from bson import DatetimeMS, Int64, ObjectId
+from bson import DatetimeMS, Int64, ObjectId, encode
 from bson.raw_bson import RawBSONDocument
 from bson.regex import Regex
 from pymongo import IndexModel, ReplaceOne
@@ -52,6 +52,7 @@ from spark_queue.messages.schema import BUCKET_PREFIX, MAX_TIME_MS, PayloadKind
 from spark_queue.stores.base import PAGE_BYTES
 from spark_queue.stores.mongodb.bson_json import check_document, header_text, need_checks, to_bson
 from spark_queue.stores.mongodb.keys import filters_greater, id_of, json_text, key_of, sort_key
+from spark_queue.stores.support.budget import current_budget, spend
 from spark_queue.stores.support.damaged import (
     READ_ERRORS,
     Records,
@@ -490,6 +491,19 @@ def due_of(document: Document) -> Any:
 def _pending_tries(document: Document) -> int:
     """Return how many of its `tries` have not failed yet."""
     return int("reserved" in document and "processed" not in document)
+
+
+def spend_documents(documents: Iterable[Document]) -> Iterable[Document]:
+    """Return the documents. Each spends the budget of a look, if one applies."""
+    if current_budget() is None:
+        return documents
+
+    def spending() -> Iterator[Document]:
+        for one in documents:
+            spend(1, len(encode(one)))
+            yield one
+
+    return spending()
 
 
 def pages(

@@ -33,12 +33,13 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import parse_qsl, unquote_plus
 
 import pyarrow as pa
+import pymongo
 from bson import DatetimeMS
 from bson.regex import Regex
 from pymongo import IndexModel, MongoClient, ReadPreference, UpdateOne, WriteConcern
@@ -121,6 +122,7 @@ from spark_queue.stores.mongodb.documents import (
     lease_end,
     moved_document,
     pages,
+    spend_documents,
     to_date,
     to_documents,
 )
@@ -130,6 +132,7 @@ from spark_queue.stores.mongodb.signals import MongoSubscription
 from spark_queue.stores.mongodb.stages import INTERRUPTED, OWN_PREFIX, STAGED, Stages
 from spark_queue.stores.services.listener import Subscription
 from spark_queue.stores.services.signals import SignallingStore
+from spark_queue.stores.support.budget import current_budget, spend
 from spark_queue.stores.support.counters import Counts, Statistics
 from spark_queue.stores.support.damaged import EMPTY_PAGE, MAX_NEVER_DUE, Records
 from spark_queue.stores.types import (
@@ -363,7 +366,9 @@ class MongoStore(SignallingStore):
 
     def _attempt(self, operation: Callable[..., T], *arguments: object) -> T:
         def translated(*arguments: object) -> T:
-            with self._translate_errors():
+            budget = current_budget()
+            limit = pymongo.timeout(max(0.001, budget.seconds_left)) if budget else nullcontext()
+            with self._translate_errors(), limit:
                 try:
                     return operation(*arguments)
                 except OperationFailure as error:
@@ -379,6 +384,7 @@ class MongoStore(SignallingStore):
         try:
             yield
         except PyMongoError as error:
+            spend()  # perhaps the time of a look has ended
             raise self._to_store_error(error) from cause_without_secrets(error, self.url)
 
     def _to_store_error(self, error: PyMongoError) -> StoreError:
@@ -629,7 +635,7 @@ class MongoStore(SignallingStore):
     ) -> Records:
         """Read the first page of a cursor, which is in the order of a field and `_id`."""
         with cursor as documents:
-            page = next(self._pages(documents, rows), None)
+            page = next(self._pages(spend_documents(documents), rows), None)
         if page is None:
             return EMPTY_PAGE
         last = page.documents[-1]
@@ -993,7 +999,7 @@ class MongoStore(SignallingStore):
         collection = self._queue_view(queue)
         by = ID_HINT if ids else self._hint(collection, state.hint_index)
         query = {"$and": [state.query_with(where), *ids]}
-        return list(collection.find(query, limit=limit, **by).sort(state.order))
+        return list(spend_documents(collection.find(query, limit=limit, **by).sort(state.order)))
 
     def _page_by_id(self, queue: str, query: Filter, after: DocumentPlace | None, rows: int) -> Records:
         """Return up to `rows` records in the order of `_id`, that follow `after`.

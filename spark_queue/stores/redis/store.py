@@ -80,6 +80,7 @@ from spark_queue.stores.redis.signals import RedisSubscription
 from spark_queue.stores.services import eviction
 from spark_queue.stores.services.listener import Subscription
 from spark_queue.stores.services.signals import SignallingStore
+from spark_queue.stores.support.budget import current_budget, spend
 from spark_queue.stores.support.counters import Counts, Statistics
 from spark_queue.stores.support.damaged import EMPTY_PAGE, Records, filter_records, first_records, id_of
 from spark_queue.stores.support.damaged import keys_of as keys_of_id
@@ -842,6 +843,8 @@ class RedisStore(SignallingStore):
 
     def _bucket_ids(self, queue: str) -> list[bytes]:
         with self._connection() as client:
+            if current_budget() is not None:
+                spend(client.zcard(self._keys(queue).buckets))
             found: list[bytes] = client.zrange(self._keys(queue).buckets, 0, -1)
             return found
 
@@ -849,6 +852,8 @@ class RedisStore(SignallingStore):
         """Return the ids in the history. Raises `StoreError`."""
         with self._connection() as client:
             now = _time_ms(client.time())
+            if current_budget() is not None:
+                spend(client.zcard(self._keys(queue).processed))
             found: list[bytes] = client.zrangebyscore(self._keys(queue).processed, f"({now}", "+inf")
             return found
 
@@ -865,6 +870,7 @@ class RedisStore(SignallingStore):
         if wanted is not None and not wanted:
             return [], [], []
         with self._connection() as client:
+            self._spend_snapshot(client, queue, wanted, first)
             # In the index, held messages and those that are just claimed may precede the free ones.
             last = -1
             if first is not None:
@@ -901,6 +907,25 @@ class RedisStore(SignallingStore):
         free = [(_score_ms(score), id) for id, score in scores.items() if id not in held]
         return free, [(due, id) for id, due in held.items()], waiting
 
+    def _spend_snapshot(self, client: Any, queue: str, ids: Sequence[bytes] | None, first: int | None) -> None:
+        """Spend the budget of a look for `_snapshot`, before that reads whole keys."""
+        if current_budget() is None:
+            return
+        keys, lists = self._keys(queue), list(self._message_lists(queue))
+        pipeline = client.pipeline(transaction=False)
+        pipeline.zcard(keys.moments)
+        for key in lists:
+            pipeline.llen(key)
+        for key in (keys.held, keys.leases, *lists):
+            pipeline.memory_usage(key)
+        indexed, *more = pipeline.execute(raise_on_error=False)  # a user may have no right to MEMORY
+        in_lists, sizes = more[: len(lists)], more[len(lists) :]
+        if ids is not None:
+            indexed = len(ids)
+        elif first is not None:
+            indexed = min(indexed, first)
+        spend(indexed + sum(in_lists), sum(one for one in sizes if isinstance(one, int)))
+
     def _document_pages(
         self, queue: str, view: View, found: Sequence[DueId], rows: int
     ) -> Iterator[tuple[list[DueId], list[bytes]]]:
@@ -930,7 +955,9 @@ class RedisStore(SignallingStore):
             while len(found) < len(rows) and size < PAGE_BYTES:
                 some = client.hmget(key, [id for _, id in rows[len(found) : len(found) + step]])
                 found += some
-                size += sum(map(len, filter(None, some)))
+                got = sum(map(len, filter(None, some)))
+                spend(size=got)
+                size += got
                 fits = (PAGE_BYTES - size) * len(found) // (size + 1)  # if they have the same size
                 step = max(1, min(READ_BATCH, fits))
         existing = list(rows[: len(found)])

@@ -81,11 +81,13 @@ class Subscription(ABC):
 class _QueueState:
     """A queue for which threads wait, or did recently. The lock of the listener guards it."""
 
-    def __init__(self, lock: threading.Lock, version: int, listening: bool) -> None:
+    def __init__(self, name: str, lock: threading.Lock, version: int, listening: bool) -> None:
+        self.name = name
         self.changed = threading.Condition(lock)
         self.version = version
         self.listening = listening  # whether its signals arrive, if they can
-        self.waiters = 0
+        self.waiters = 0  # threads, and callers of `watch`
+        self.watchers: list[Callable[[str | None], None]] = []
         self.last_wait = 0.0  # when a thread waited last (monotonic s)
         self.retry_at: float | None = None  # when to subscribe again, if refused
 
@@ -124,6 +126,24 @@ class Listener:
             found = self._register(queue)  # one that was dropped has another number
             self._sleep(found, lambda: found.version != version, timeout)
 
+    def watch(self, queue: str, on_signal: Callable[[str | None], None]) -> Callable[[], None]:
+        """Call `on_signal` with the name of the queue at each of its signals, also at the first.
+
+        No thread waits for that. The result ends it. `on_signal` must return at once.
+        """
+        with self._lock:
+            found = self._register(queue)
+            found.waiters += 1
+            found.watchers.append(on_signal)
+
+        def end() -> None:
+            with self._lock:
+                found.waiters -= 1
+                found.watchers.remove(on_signal)
+                found.last_wait = time.monotonic()
+
+        return end
+
     def notify(self, queue: str) -> None:
         """Wake threads that wait for the queue, as a signal does."""
         with self._lock:
@@ -153,7 +173,7 @@ class Listener:
         if found is None:
             self._last_version += 1
             receives_all = self._subscription is not None and self._subscription.receives_all
-            found = _QueueState(self._lock, self._last_version, receives_all or self._disconnected)
+            found = _QueueState(queue, self._lock, self._last_version, receives_all or self._disconnected)
             self._add_change(queue)
         self._queues[queue] = found
         found.last_wait = time.monotonic()
@@ -171,6 +191,8 @@ class Listener:
         self._last_version += 1
         queue.version = self._last_version
         queue.changed.notify_all()
+        for one in queue.watchers:
+            one(queue.name)
 
     # --- the thread -------------------------------------------------------------------------------
 

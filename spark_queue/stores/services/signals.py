@@ -144,6 +144,9 @@ class SignallingStore(Store):
     def _signalled_for(self, queue: str, version: int) -> bool:
         return self._signal_version(queue) != version
 
+    def watch(self, queue: str, on_signal: Callable[[str | None], None]) -> Callable[[], None]:
+        return self._get_listener().watch(queue, on_signal)
+
     def _get_listener(self) -> Listener:
         """Return the listener of this process; after a fork, a new one."""
         found = self._listener

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from spark_queue.messages.columns import build_json_messages, build_messages, with_history
 from spark_queue.stores.base import PAGE_BYTES
+from spark_queue.stores.support.budget import spend
 from spark_queue.stores.support.damaged import (
     READ_ERRORS,
     Records,
@@ -128,7 +129,9 @@ def _fetch_parts(
         max(1, min(MAX_FETCH_ROWS, rows - len(part), (PAGE_BYTES - size) * len(part) // (size + 1)))
     ):
         part += fetched  # the next fetch asks for as many as fit, if they have the average size
-        size += sum(map(len, map(payload_of, fetched)))
+        got = sum(map(len, map(payload_of, fetched)))
+        spend(len(fetched), got)
+        size += got
         if len(part) >= rows or size >= PAGE_BYTES:
             yield part
             part, size = [], 0

@@ -18,7 +18,7 @@ import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,10 +35,12 @@ from spark_queue.messages.schema import BUCKET_PREFIX, MAX_TIME_MS, PUSHES
 from spark_queue.options.masking import mask
 from spark_queue.stores.base import PAGE_ROWS, Store
 from spark_queue.stores.sqlite.change_poll import ChangePoll
+from spark_queue.stores.sqlite.change_watch import ChangeWatch
 from spark_queue.stores.sqlite.counting import count_matching, count_messages, extra_messages
 from spark_queue.stores.sqlite.file import Connection, FileId, FileUrl, OpenFiles, connect, file_mismatch
 from spark_queue.stores.sqlite.foreign import is_foreign
 from spark_queue.stores.sqlite.records import ADD_TRIES, SOUND_ROW, RowPlace, after_clause, ids_clause, read_records
+from spark_queue.stores.support.budget import current_budget, spend
 from spark_queue.stores.support.counters import ACTS, Counts, Statistics
 from spark_queue.stores.support.damaged import EMPTY_PAGE, MAX_NEVER_DUE, Records, id_of
 from spark_queue.stores.types import (
@@ -179,6 +181,7 @@ class SqliteStore(Store):
         self._path = self.url.removeprefix("sqlite:///")
         self._lock = threading.RLock()
         self._change_poll = ChangePoll(self._file_version)
+        self._change_watch = ChangeWatch(self._file_version)
         self._connection: Connection | None = None
         self._pid = 0
         self._driver_file = url.file if isinstance(url, FileUrl) else None  # the driver's file, in a task
@@ -323,6 +326,7 @@ class SqliteStore(Store):
 
     def close(self) -> None:
         super().close()
+        self._change_watch.close()
         with self._lock:
             if self._connection is not None and self._pid == os.getpid():
                 self._connection.close()
@@ -341,6 +345,12 @@ class SqliteStore(Store):
             self._check_file()
             (version,) = db.execute("PRAGMA data_version").fetchone()
             return int(version) + db.total_changes
+
+    def watch(self, queue: str, on_signal: Callable[[str | None], None]) -> Callable[[], None]:
+        return self._change_watch.watch(on_signal)
+
+    def _notify(self, queue: str, mature: int = 0) -> None:
+        self._change_watch.notify(queue)
 
     def _wait_signal(self, queue: str, version: int, timeout: float) -> None:
         self._change_poll.wait(version, timeout)
@@ -671,6 +681,7 @@ class SqliteStore(Store):
             # A connection of its own: its read transaction is the snapshot for a slow caller, too.
             db = self._open()
             try:
+                _limit_time(db)
                 db.execute("BEGIN")
                 clauses = ["queue = ?"]
                 values: list[Any] = [_queue_id(db, queue)]
@@ -694,6 +705,9 @@ class SqliteStore(Store):
                     source += " ORDER BY mature, id LIMIT ?"
                     values.append(limit)
                 yield from read_records(db, queue, source, values, rows, history=view == "history")
+            except sqlite3.OperationalError:
+                spend()  # perhaps its time has ended
+                raise
             finally:
                 db.abandon()
                 db.close()
@@ -790,6 +804,13 @@ def _retry_while_busy(db: sqlite3.Connection, statement: str) -> None:
 def _now(db: sqlite3.Connection) -> int:
     (now,) = db.execute(NOW).fetchone()
     return int(now)
+
+
+def _limit_time(db: sqlite3.Connection) -> None:
+    """Let a connection end its statements when the budget of a look ends, and use less memory."""
+    if (budget := current_budget()) is not None:
+        db.execute("PRAGMA cache_size = -4096")  # several may look at the same time
+        db.set_progress_handler(lambda: budget.seconds_left <= 0, 10_000)
 
 
 def _queue_id(db: sqlite3.Connection, queue: str) -> int:

@@ -1,0 +1,84 @@
+"""Other callers wait little while a crowd calls; `bench/rest.py --hostile` measures larger ones."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+
+import pytest
+
+from spark_queue import Queue, open_store
+from spark_queue.stores.conformance.waiting import wait_until
+from tests.crowds import (
+    OPERATOR,
+    VIEWER,
+    crowding,
+    open_files,
+    peak_memory,
+    percentile,
+    push_beside,
+    wake_beside,
+)
+from tests.serving import serving
+
+pytestmark = pytest.mark.full
+
+#: Limits of memory (MB), and of the wait of another caller (ms): four times the 200 that hold on an idle machine.
+MEMORY, WAIT = 600, 800
+
+
+@pytest.fixture(scope="module")
+def crowded(tmp_path_factory, redis_url):
+    folder = tmp_path_factory.mktemp("crowded")
+    tokens = folder / "tokens"
+    tokens.write_text(f"viewer {VIEWER}\n{OPERATOR}\n")
+    tokens.chmod(0o600)
+    with serving(folder, "--url", f"r={redis_url}", "--token-file", tokens, "--open-metrics") as started:
+        yield started
+
+
+def enough(number: int) -> bool:
+    return number < 150
+
+
+@pytest.fixture(scope="module")
+def large(redis_url):
+    """A queue of more messages than a look may read."""
+    queue = f"crowd{uuid.uuid4().hex[:12]}"
+    with Queue(redis_url, queue) as one:
+        for _ in range(15):
+            one.push_many([{"n": n, "text": "x" * 50} for n in range(10_000)])
+    yield queue
+    with open_store(redis_url) as store:
+        store.drop(queue)
+        store.drop(f"{queue}.beside")
+
+
+CROWDS = {
+    "filtered looks": (32, "/v1/queues/r/{queue}/messages?min_tries=5", VIEWER),
+    "large pages": (32, "/v1/queues/r/{queue}/messages?limit=10000", VIEWER),
+    "lists": (32, "/q/r", VIEWER),
+    "scrapes": (40, "/metrics", ""),
+}
+
+
+@pytest.mark.parametrize("kind", CROWDS)
+def test_others_wait_little_while_a_crowd_calls(crowded, large, kind):
+    number, path, token = CROWDS[kind]
+    with crowding("calls", crowded.url, number, path.replace("{queue}", large), token):
+        times = asyncio.run(push_beside(crowded.url, f"/q/r/{large}.beside", OPERATOR, enough))
+    assert percentile(times, 0.95) < WAIT
+    assert peak_memory(crowded.process.pid) < MEMORY
+    assert open_files(crowded.process.pid) < 200
+    assert "Traceback" not in crowded.said
+
+
+def test_a_message_of_another_comes_in_time_while_one_caller_waits_for_many_queues(crowded, redis_url):
+    queue = f"crowd{uuid.uuid4().hex[:12]}"
+    with crowding("calls", crowded.url, 1_000, f"/q/r/{queue}.{{}}?to=60000", OPERATOR):
+        wait_until(lambda: open_files(crowded.process.pid) > 1_000)
+        times = asyncio.run(wake_beside(crowded.url, f"/q/r/{queue}", OPERATOR, 10))
+    assert percentile(times, 0.5) < 1_000
+    assert peak_memory(crowded.process.pid) < MEMORY
+    with open_store(redis_url) as store:
+        store.drop(queue)
