@@ -641,6 +641,7 @@ BUGS: dict[str, Bug] = {
         "    if store.now() - event.created.timestamp() * 1000 > MAX_AGE:\n",
         "    if False:\n",
         "tests/events/test_origin.py::test_an_internal_event_is_obeyed_for_a_day",
+    ),
     "any collection is a queue": Bug(
         "stores/mongodb/marks.py",
         "            return _UNMARKED\n",
