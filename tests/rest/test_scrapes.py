@@ -35,10 +35,10 @@ def test_one_scrape_is_computed_at_a_time_and_others_get_the_last_one(monkeypatc
         assert (await found.get()).text.startswith(b"number 1\n")
         go.clear()
         await asyncio.sleep(0.1)
-        answers = [asyncio.ensure_future(found.get()) for _ in range(40)]
-        await asyncio.wait(answers)
+        later = [asyncio.ensure_future(found.get()) for _ in range(40)]
+        await asyncio.wait(later)
         assert len(calls) == 2
-        for text, age in (one.result() for one in answers):
+        for text, age in (one.result() for one in later):
             assert text.startswith(b"number 1\n") and age >= 0.1
             assert b"\nspark_queue_scrape_age_seconds 0." in text
         go.set()
