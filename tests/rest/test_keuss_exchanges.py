@@ -277,6 +277,26 @@ def test_a_selector_that_cannot_work_is_refused_and_nothing_is_created(keuss, ca
     assert keuss.x("GET", "/wrong").status_code == 404
 
 
+@pytest.mark.parametrize(
+    "selector",
+    [
+        """(MAP 1 USING 'sh -c "touch {mark}; echo 1"' AS o) = '1'""",
+        "exists(array(1), begin -> struct(begin call).call = reflect('java.nio.file.Files', 'createFile', '{mark}'))",
+        "exists(array(1), begin -> struct(begin call).call = (select count(*) from text.`/etc/hosts`))",
+        "size(flatten(transform(sequence(1,2000), x -> array_repeat(repeat(payload,100000),100000)))) > 0",
+        "(" * 3000 + "true" + ")" * 3000,
+        "true" + " " * 70_000,
+        "payload rlike '(a|b)*c'",
+    ],
+)
+def test_a_selector_runs_no_programs_and_takes_no_memory(keuss, tmp_path, selector):
+    mark = tmp_path / "mark"
+    declaration = {"src": "ns1/cases", "dst": [{"queue": "x", "selector": selector.replace("{mark}", str(mark))}]}
+    answer = keuss.create("attack", declaration)
+    assert answer.status_code == 400 and "selector: must " in answer.json()["detail"], answer.text
+    assert keuss.x("GET", "/attack").status_code == 404 and not mark.exists()
+
+
 # --- managing exchanges ---------------------------------------------------------------------------
 
 FIELDS = ("src", "dst", "opts", "cid", "pending_acks", "pending_tids", "wsize")
