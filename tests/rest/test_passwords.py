@@ -23,7 +23,6 @@ from spark_queue.rest.settings import Settings
 from tests.rest.in_process import calling
 from tests.serving import serving
 
-
 #: The hash of "x": parameters of tests are the same in all workers.
 HASH = "$2y$04$duYlpxNsgYvxX.fRLpEkQutpETSyU84DhbMOhy50nhp.ivyOf7w66"
 
