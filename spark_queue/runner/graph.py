@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from itertools import groupby
 from typing import Any, Self
@@ -13,7 +14,7 @@ import networkx as nx
 from pyspark.sql import SparkSession
 
 from spark_queue.client import Queue
-from spark_queue.errors import GraphError, QueueError, did_you_mean
+from spark_queue.errors import GraphError, QueueError, StoreUnavailable, did_you_mean
 from spark_queue.graph.file_mistakes import Mistake, graph_error
 from spark_queue.graph.loader import FileName, Secrets, load_graph
 from spark_queue.graph.model import DRAIN_RESTARTS, Graph, Place, section_nouns
@@ -30,6 +31,7 @@ from spark_queue.runner.running_step import RunningStep, Status
 from spark_queue.runner.selector import load_function
 from spark_queue.runner.step import RunnableStep
 from spark_queue.stores import open_store
+from spark_queue.stores.base import Store
 
 
 class ExchangeGraph:
@@ -256,9 +258,9 @@ class ExchangeGraph:
             raise self._error(mistakes, self.graph.origin)
         written = {place for one in chosen for place in one.step.written_queues}
         for url, places in groupby(sorted(written, key=self._url_of), key=self._url_of):
-            with open_store(url) as store:
+            with open_store(url, retry_timeout=0) as store:
                 for place in places:
-                    store.register(place.queue)
+                    _register(store, place.queue)
         for one in chosen:
             one.reset()
         folders = {one.name: f"{self._root}/{self._folders[one.name]}" for one in steps}
@@ -266,3 +268,9 @@ class ExchangeGraph:
 
     def _error(self, mistakes: Iterable[Mistake], origin: SourceLocation) -> GraphError:
         return graph_error(mistakes, origin, section_nouns(type(self.graph)))
+
+
+def _register(store: Store, queue: str) -> None:
+    """Register a queue. A database that is away learns of it when the step writes there."""
+    with suppress(StoreUnavailable):
+        store.register(queue)

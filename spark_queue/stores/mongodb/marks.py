@@ -50,8 +50,9 @@ HINTED_AGE, INSERT_AGE = 60.0, 1.0
 #: that does not exist.
 REFUSAL_AGE, ABSENCE_AGE = 10.0, 5.0
 
-#: Seconds for which a collection that was a queue until just now may lack its mark.
-MARK_MISSING = 0.5
+#: Seconds for which a collection that was a queue until just now may lack its mark, if it is as a
+#: push creates it; and for which keuss may lack its index.
+MARK_MISSING, INDEX_MISSING = 5.0, 0.5
 
 #: Most collections in the cache.
 MAX_CACHED = 10_000
@@ -175,16 +176,20 @@ class Marks:
 
     def read(self, name: str, queue: str) -> Mark:
         """Read the mark of a collection now. Raises `NotAQueue` as `check` does."""
-        may_come = self._form.late or self._cache.get(name, _UNKNOWN)[0] is not Mark.ABSENT
-        end = time.monotonic() + (MARK_MISSING if may_come else 0.0)
+        mark, read = self._cache.get(name, _UNKNOWN)
+        known = mark is not Mark.ABSENT or time.monotonic() - read < ABSENCE_AGE
+        began = time.monotonic()
+        end = began + (INDEX_MISSING if known or self._form.late else 0.0)
         while True:
             began, inserted = time.monotonic(), self._inserted.get(name)
             found = self._examine(name)
             if found is _UNMARKED and name in self._inserted and self._mark_again(name):
                 return Mark.COMPLETE
+            if found is _UNMARKED and began >= end and known and self._is_as_inserted(name):
+                end, known = began + MARK_MISSING, False
             if found is not _UNMARKED or began >= end:
                 break
-            time.sleep(MARK_MISSING / 5)  # a client that has inserted messages, or keuss, may mark it
+            time.sleep(INDEX_MISSING / 5)  # a client that has inserted messages, or keuss, may mark it
         if self._inserted.get(name) is inserted:
             self._inserted.pop(name, None)
         if isinstance(found, _Refusal):
@@ -223,15 +228,19 @@ class Marks:
 
     def _mark_again(self, name: str) -> bool:
         """Mark a collection that an insert of this client has created; return whether it is one."""
-        collection = self._database()[name]
-        if collection.index_information().keys() != {"_id_"}:
+        if not self._is_as_inserted(name):
             return False
-        ours = collection.find_one({"_id": {"$eq": self._inserted.get(name)}}, {"_id": 1})
-        other = collection.find_one({"mature": {"$not": {"$type": "date"}}}, {"_id": 1})
-        if ours is None or other is not None:
+        if self._database()[name].find_one({"_id": {"$eq": self._inserted.get(name)}}, {"_id": 1}) is None:
             return False
         self.create_indexes(name)
         return True
+
+    def _is_as_inserted(self, name: str) -> bool:
+        """Return whether a collection has no index, and no document that is no message."""
+        collection = self._database()[name]
+        if collection.index_information().keys() != {"_id_"}:
+            return False
+        return collection.find_one({"mature": {"$not": {"$type": "date"}}}, {"_id": 1}) is None
 
     # --- refusals ---------------------------------------------------------------------------------
 
