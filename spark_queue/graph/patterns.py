@@ -22,15 +22,11 @@ _COUNTED = re.compile(r"\{(\d+)(,(\d*))?\}")
 _GROUP_HEAD = re.compile(r"\(\?(?:[:=!>]|<[=!]|<\w+>|[a-zA-Z-]+:?)|\(")
 
 
-class PatternMistake(Exception):
-    """A pattern is refused."""
-
-
 def pattern_mistake(pattern: str) -> str:
     """Return why a regular expression is refused; an empty text if it is not."""
     try:
         _Scanner(pattern).scan()
-    except PatternMistake as mistake:
+    except ValueError as mistake:
         return str(mistake)
     return ""
 
@@ -39,7 +35,7 @@ def shortest_match(pattern: str) -> int:
     """Return the fewest characters that a regular expression matches, 0 if that is not known."""
     try:
         return _Scanner(pattern).scan()
-    except PatternMistake:
+    except ValueError:
         return 0
 
 
@@ -59,14 +55,14 @@ class _Scanner:
         self._pattern, self._at = pattern, 0
 
     def scan(self) -> int:
-        """Return the fewest characters of a match. Raises `PatternMistake`."""
+        """Return the fewest characters of a match. Raises `ValueError`."""
         shortest = self._alternatives(0).shortest
         return shortest if self._at >= len(self._pattern) else 0
 
     def _alternatives(self, depth: int) -> _Part:
-        """Read up to the end of a group."""
+        """Read up to the end of a group. Raises `ValueError`."""
         if depth > 50:
-            raise PatternMistake("a pattern with at most 50 groups within each other")
+            raise ValueError("a pattern with at most 50 groups within each other")
         lengths, shortest, ways, earlier = list[int](), 0, 1.0, 0.0
         while self._at < len(self._pattern) and self._pattern[self._at] != ")":
             if self._pattern[self._at] == "|":
@@ -77,9 +73,9 @@ class _Scanner:
             part = self._atom(depth)
             fewest, most = self._quantifier()
             if part.is_group and most > _MAX_GROUP:
-                raise PatternMistake(f"a pattern whose groups repeat at most {_MAX_GROUP} times, as in (ab){{0,100}}")
+                raise ValueError(f"a pattern whose groups repeat at most {_MAX_GROUP} times, as in (ab){{0,100}}")
             if most > 1 and part.ways > 1 and most * math.log(part.ways) > math.log(_MAX_WAYS):
-                raise PatternMistake(
+                raise ValueError(
                     "a pattern without a repetition in a repetition, as in (a+)+: it may take years on a long text"
                 )
             repeated = part.ways if most in (0, math.inf) else part.ways**most
@@ -88,7 +84,7 @@ class _Scanner:
         return _Part(min([*lengths, shortest]), earlier + ways, is_group=True)
 
     def _atom(self, depth: int) -> _Part:
-        """Read a character, a class, an escape or a group."""
+        """Read a character, a class, an escape or a group. Raises `ValueError`."""
         char = self._pattern[self._at]
         if char == "(":
             head = _GROUP_HEAD.match(self._pattern, self._at)
@@ -98,7 +94,7 @@ class _Scanner:
             self._at += 1
             flags = head[0][2:].rstrip(":")
             if "x" in flags and flags.isalpha():
-                raise PatternMistake("a pattern without the flag x, which hides parts of it")
+                raise ValueError("a pattern without the flag x, which hides parts of it")
             return replace(found, shortest=0) if head[0].endswith(("=", "!")) else found
         if char == "[":
             self._class()
@@ -109,7 +105,7 @@ class _Scanner:
         return _Part(0 if char in "^$" else 1)
 
     def _class(self) -> None:
-        """Read a class such as `[^a-z&&[b]]`."""
+        """Read a class such as `[^a-z&&[b]]`. Raises `ValueError`."""
         level = 0
         while self._at < len(self._pattern):
             char = self._pattern[self._at]
@@ -126,7 +122,7 @@ class _Scanner:
                 self._at += 2
 
     def _escape(self) -> int:
-        """Read an escape; return its fewest characters."""
+        """Read an escape; return its fewest characters. Raises `ValueError`."""
         char = self._pattern[self._at + 1 : self._at + 2]
         if char == "Q":
             end = self._pattern.find("\\E", self._at)
@@ -134,7 +130,7 @@ class _Scanner:
             self._at = len(self._pattern) if end < 0 else end + 2
             return 1 if text else 0  # a quantifier after it is of its last character
         if (char.isdigit() and char != "0") or char == "k":
-            raise PatternMistake("a pattern without references to its groups, such as \\1")
+            raise ValueError("a pattern without references to its groups, such as \\1")
         self._at += 2
         if char in ("p", "P", "x", "N", "u"):
             if self._pattern[self._at : self._at + 1] == "{":
@@ -145,7 +141,7 @@ class _Scanner:
         return 0 if char in ("b", "B", "A", "Z", "z", "G") else 1
 
     def _quantifier(self) -> tuple[int, float]:
-        """Read a quantifier, if there is one: the fewest and the most times."""
+        """Read a quantifier, if any: the fewest and the most times. Raises `ValueError`."""
         times: tuple[int, float] = (1, 1)
         char = self._pattern[self._at : self._at + 1]
         if char and char in "*+?":
@@ -156,12 +152,12 @@ class _Scanner:
             fewest = int(counted[1])
             most = float(fewest if counted[2] is None else counted[3] or math.inf)
             if max(fewest, 0 if math.isinf(most) else most) > _MAX_COUNT:
-                raise PatternMistake(f"a pattern that repeats at most {_MAX_COUNT:,} times")
+                raise ValueError(f"a pattern that repeats at most {_MAX_COUNT:,} times")
             times = fewest, most
         else:
             return times
         if self._pattern[self._at : self._at + 1] in ("+", "?"):  # possessive, reluctant
             self._at += 1
         if self._pattern[self._at : self._at + 1] in ("*", "+", "{"):
-            raise PatternMistake("a pattern without a repetition of a repetition")
+            raise ValueError("a pattern without a repetition of a repetition")
         return times

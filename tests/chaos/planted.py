@@ -516,8 +516,8 @@ BUGS: dict[str, Bug] = {
     ),
     "any pattern": Bug(
         "graph/patterns.py",
-        "        _Scanner(pattern).scan()\n    except PatternMistake as mistake:\n        return str(mistake)\n",
-        "        _Scanner(pattern).scan()\n    except PatternMistake:\n        return ''\n",
+        "        _Scanner(pattern).scan()\n    except ValueError as mistake:\n        return str(mistake)\n",
+        "        _Scanner(pattern).scan()\n    except ValueError:\n        return ''\n",
         "tests/graph/test_patterns.py::test_a_pattern_that_may_take_years_is_refused",
     ),
     "a second declaration replaces the first one": Bug(

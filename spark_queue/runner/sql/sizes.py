@@ -91,7 +91,10 @@ def _names(function: SqlNode) -> list[str]:
 
 
 def _apply(function: SqlNode, scope: Scope, sizes: list[Size]) -> Size:
-    """Return the size of the result of a lambda. `sizes`: those of its variables, in order."""
+    """Return the size of the result of a lambda. `sizes`: those of its variables, in order.
+
+    Raises `GraphError` if it is too large.
+    """
     names = _names(function)
     if len(names) > len(sizes):
         raise GraphError(f"must have lambdas with at most {len(sizes)} variables here")
@@ -105,7 +108,8 @@ def _apply(function: SqlNode, scope: Scope, sizes: list[Size]) -> Size:
 def _mapped(source: Size, function: SqlNode, scope: Scope, variables: list[Size]) -> Size:
     """Return the size of the results of a lambda for all elements of an array or a map.
 
-    `variables`: those of the lambda, without the index that it may have at the end.
+    `variables`: those of the lambda, without the index that it may have at the end. Raises
+    `GraphError` if one of them is too large.
     """
     made = _apply(function, scope, [*variables, between(0, source.items)])
     items, own = source.items, _names(function)
@@ -131,7 +135,10 @@ def _transform_map(node: SqlNode, scope: Scope) -> Size:
 
 
 def _array_like(node: SqlNode, scope: Scope) -> Size:
-    """Return the size of a part of an array or a map, as `filter` returns."""
+    """Return the size of a part of an array or a map, as `filter` returns.
+
+    Raises `GraphError` if a part is too large.
+    """
     parts = [_measure(one, scope) for one in node.children if one.kind != LAMBDA]
     source = largest(parts)
     for one in node.children:
@@ -153,7 +160,10 @@ def _zipped(node: SqlNode, scope: Scope) -> Size:
 
 
 def _fold(node: SqlNode, scope: Scope) -> Size:
-    """Return the size of a fold, whose accumulator may not grow from one element to the next."""
+    """Return the size of a fold.
+
+    Raises `GraphError` if its accumulator grows from one element to the next.
+    """
     source, start, merge = _measure(node.children[0], scope), _measure(node.children[1], scope), node.children[2]
     size = replace(start, low=-INFINITE, high=INFINITE)
     if merge.kind == LAMBDA:
