@@ -213,8 +213,9 @@ class SqliteStore(Store):
         try:
             self._file = self._file or before or FileId.from_path(self._path)
             self._find_file()  # the file may have been replaced meanwhile
-            (version,) = opened.execute("PRAGMA user_version").fetchone()
-            self._check_ours(opened, version)
+            opened.execute("BEGIN")  # the version and the tables of one moment: others may create the file now
+            version = self._check_ours(opened)
+            opened.execute("COMMIT")
             opened.execute("PRAGMA synchronous = FULL")
             opened.execute("PRAGMA cache_size = -65536")
             # By default, Debian's SQLite overwrites deleted content: a second write.
@@ -258,17 +259,21 @@ class SqliteStore(Store):
             url=self.url,
         )
 
-    def _check_ours(self, opened: sqlite3.Connection, version: int) -> None:
-        """Raise `StoreError` if a file of a known version belongs to another program."""
+    def _check_ours(self, opened: sqlite3.Connection) -> int:
+        """Return the version of a file, within a transaction.
+
+        Raises `StoreError` if the version is known and the file belongs to another program.
+        """
+        (version,) = opened.execute("PRAGMA user_version").fetchone()
         if version <= SCHEMA_VERSION and is_foreign(opened, SCHEMA[:version]):
             raise StoreError(f"{self.url} is a SQLite file of another program: choose another file", url=self.url)
+        return int(version)
 
     def _upgrade_schema(self, opened: sqlite3.Connection) -> None:
         opened.execute("PRAGMA page_size = 8192")  # new files: fewer pages in a commit
         opened.execute("PRAGMA journal_mode = WAL")
         opened.execute("BEGIN IMMEDIATE")
-        (version,) = opened.execute("PRAGMA user_version").fetchone()
-        self._check_ours(opened, version)  # again: another program may have been faster
+        version = self._check_ours(opened)  # again: another program may have been faster
         for step in SCHEMA[version:]:  # no step is left if another process was faster
             for statement in step.split(";"):
                 opened.execute(statement)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
@@ -50,3 +51,13 @@ def test_a_file_of_any_version_of_ours_is_one_of_queues(tmp_path, version):
     with open_store(f"sqlite:///{path}") as store:
         assert store.push("q", pushes(["a"])) == 1
         assert store.sizes("q").ready == 1
+
+
+def test_a_file_that_others_create_meanwhile_is_one_of_queues(tmp_path):
+    def look(path):
+        with open_store(f"sqlite:///{path}") as store:
+            return store.note("key")
+
+    with ThreadPoolExecutor(8) as threads:
+        for number in range(40):
+            assert [*threads.map(look, [tmp_path / f"{number}.db"] * 8)] == [None] * 8
