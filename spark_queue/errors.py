@@ -98,6 +98,10 @@ class PoolExhausted(StoreUnavailable):
     """All connections of this client to the database are in use."""
 
 
+class SparkUnavailable(QueueError):
+    """Spark's process has died, and is started again."""
+
+
 class CheckpointError(QueueError):
     """The checkpoint does not match this version, the query, or the contents of the database."""
 

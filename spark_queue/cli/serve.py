@@ -130,10 +130,10 @@ def serve(
 def start_spark() -> None:
     """Create the Spark session of the server. Raises `UsageError` if pyspark or Java is missing."""
     try:
-        from spark_queue.spark import session
+        from spark_queue.runner.server_spark import open_session
     except ModuleNotFoundError as missing:
         raise UsageError(f"--run: {missing}; install it with: pip install 'spark-queue[spark]'") from None
-    session(**{"spark.ui.enabled": False})
+    open_session()
 
 
 def url_of(text: str) -> str:

@@ -23,6 +23,7 @@ from spark_queue.errors import (
     MessageError,
     NotAQueue,
     QueueError,
+    SparkUnavailable,
     StoreError,
     StoreUnavailable,
     UsageError,
@@ -102,6 +103,7 @@ STATUS_CODES: dict[type[Exception], int] = {
     NotReady: 503,
     ShuttingDown: 503,
     Overloaded: 503,
+    SparkUnavailable: 503,
     BudgetExceeded: 503,
     UsageError: 400,  # fix the call
     MessageError: 400,
@@ -206,7 +208,7 @@ ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
         415: "The type of the body, or of the answer, is not supported.",
         431: "The head of the request is too large.",
         502: "The database refused the operation.",
-        503: "The database cannot be reached, or the server is shutting down or has too much to do: try again.",
+        503: "The database or Spark is away, or the server is shutting down or has too much to do: try again.",
     }.items()
 }
 

@@ -43,7 +43,7 @@ async def ready(service: ServiceDependency) -> Response:
     if service.wait_list.shutting_down:
         raise ShuttingDown("the server is shutting down")
     if not service.runs_its_graph:
-        raise NotReady("the server's Spark session has failed: restart it; its log has the reason")
+        raise NotReady("the server's Spark has failed, and starts again if it can; the server's log has the reason")
     if not await service.readiness.ready():
         raise NotReady("a store cannot be reached: the server's log and /metrics (q_global_up) name it")
     return json_response({"status": "ready"})

@@ -70,13 +70,13 @@ class Service:
     def _make_shared_graph(self) -> SharedGraph | None:
         if self.settings.checkpoint_root is None:
             return None
-        from spark_queue.runner.shared_graph import SharedGraph  # it needs Spark
-        from spark_queue.spark import session
+        from spark_queue.runner.server_spark import open_session  # both need Spark
+        from spark_queue.runner.shared_graph import SharedGraph
 
         def settle(url: str, queue: str, consumer: str, sinks: Sequence[str]) -> object:
             return recover_consumer(url, queue, consumer, sink=sinks)
 
-        return SharedGraph(self.declared, self.stores, self.settings.checkpoint_root, session, settle)
+        return SharedGraph(self.declared, self.stores, self.settings.checkpoint_root, open_session, settle)
 
     def start(self) -> None:
         """Begin to run the graph, if this server does."""

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Literal
 
+from py4j.protocol import Py4JNetworkError
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_queue.errors import StoreError
@@ -120,6 +121,10 @@ class RunningStep:
                 self._set_state("stopped" if self._stopping.is_set() else "finished")
             except _Stopped:
                 self._set_state("stopped")
+            except (Py4JNetworkError, ConnectionError):  # not of a store: those raise StoreError
+                self._error = "the process of Spark has died"
+                self._set_state("stopped")
+                log.error("step %s stops: %s", self.name, self._error)
             except BaseException as error:
                 self._error = without_secrets(failure_of(error).text, query.step.store_url)
                 self._set_state("stopped")

@@ -147,7 +147,7 @@ class QueryListener(StreamingQueryListener):
 
     def close(self) -> None:
         """Record the errors that Spark has not reported yet, before the program and the JVM end."""
-        with suppress(Py4JNetworkError):  # the JVM was killed with its queries: there is no error to record
+        with suppress(Py4JNetworkError, OSError):  # the JVM was killed with its queries: there is no error to record
             self._streams.removeListener(self)
             for run in [*self._runs.values()]:
                 run.record()

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
 from pyspark.errors import AnalysisException, PySparkImportError, PySparkRuntimeError
-from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession, SQLContext
+from pyspark.sql.udf import UserDefinedFunction
 
 from spark_queue.errors import UsageError
 from spark_queue.spark.checkpoints import checkpoint_conf
@@ -97,6 +102,58 @@ def activate(spark: SparkSession) -> None:
     the session it is active already. Creating a DataFrame is the only public way to activate it.
     """
     spark.createDataFrame([], "id INT")
+
+
+def is_running(spark: SparkSession) -> bool:
+    """Return whether a session can be used: its Java process lives, and has not stopped it.
+
+    Always true with Spark Connect, whose process is elsewhere.
+    """
+    context = getattr(spark, "_sc", None)
+    if context is None:
+        return True
+    try:
+        return context._jsc is not None and not context._jsc.sc().isStopped()
+    except (Py4JError, OSError):
+        return False
+
+
+def forget_session(spark: SparkSession) -> None:
+    """Forget a session that `is_running` no more, so that `session` creates a new one.
+
+    Its Java process is killed if it still lives. Raises `UsageError` if this program did not start
+    that process, since it could not start another one.
+    """
+    # pyspark keeps its session and its connection to Java in private class attributes. Its public
+    # `stop` calls Java to clear the former, and nothing clears the latter.
+    context, gateway = spark.sparkContext, SparkContext._gateway
+    process = getattr(gateway, "proc", None)
+    if process is None:
+        raise UsageError("Spark's Java process has died, and another program had started it: restart this program")
+    folders = _temporary_folders(context)
+    process.kill()
+    process.wait()
+    with suppress(OSError):
+        process.stdin.close()
+    context._jsc = None  # else `stop` calls Java
+    context.stop()  # ends threads of pyspark
+    if gateway is not None:
+        with suppress(Py4JError, OSError):
+            gateway.shutdown()
+    with SparkContext._lock:
+        SparkContext._gateway = SparkContext._jvm = None
+        SparkSession._instantiatedSession = SparkSession._activeSession = SQLContext._instantiatedContext = None
+    for function in gc.get_objects():  # functions of modules, which keep what Java made of them
+        if type(function) is UserDefinedFunction:
+            function._judf_placeholder = None
+    for folder in folders:  # a process that ends by itself removes them
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _temporary_folders(context: SparkContext) -> list[Path]:
+    """Return the folder below which Spark keeps temporary files of this program."""
+    folder = Path(str(getattr(context, "_temp_dir", ""))).parent
+    return [folder] if folder.name.startswith("spark-") else []
 
 
 def _is_local(conf: Mapping[str, str]) -> bool:

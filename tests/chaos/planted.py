@@ -478,6 +478,25 @@ BUGS: dict[str, Bug] = {
         "                    pass",
         "tests/runner/test_shared_graph.py::test_a_removed_exchange_holds_nothing_and_has_doubled_nothing",
     ),
+    "suspects start beside the others": Bug(
+        "runner/probation.py",
+        "        if self._current is not None and self._clock() < self._others_wait_until:",
+        "        if self._current is not None and self._clock() < 0:",
+        "tests/runner/test_probation.py::test_suspects_start_alone_one_after_the_other_and_then_all_others",
+    ),
+    "nobody is to blame": Bug(
+        "runner/probation.py",
+        "        if len(self._tried) != 1:",
+        "        if len(self._tried) != 2:",
+        "tests/runner/test_probation.py::test_the_one_on_probation_is_to_blame",
+    ),
+    "a server whose Spark has died runs nothing": Bug(
+        "runner/shared_graph.py",
+        "                    self._restart_spark()\n",
+        "                    raise RuntimeError\n",
+        "tests/runner/test_shared_graph_deaths.py::"
+        "test_those_with_a_batch_in_work_start_alone_and_one_that_dies_twice_is_stopped",
+    ),
     "a caller over HTTP may name a function of Python": Bug(
         "runner/declared.py",
         "[], Graph, FROM_HTTP)",

@@ -8,7 +8,7 @@ from spark_queue import GraphError, StoreError, UsageError, open_store
 from spark_queue.graph.model import Destination, Exchange, Graph, Input, Namespace, Place, Processor
 from spark_queue.graph.validation import check_graph
 from spark_queue.runner.declared import DECLARED_NOTE, DeclaredExchanges, KnownStep, parse_declaration
-from spark_queue.runner.runs import RUN_PREFIX, StepRuns, load_run
+from spark_queue.runner.runs import RUN_PREFIX, LeftRun, StepRun, StepRuns, load_run
 from spark_queue.stores.services.owner import Owner
 
 HALF = {"src": "ns1/in", "dst": [{"queue": "half", "selector": "payload:n::int % 2 = 0"}]}
@@ -167,6 +167,32 @@ def test_runs_of_a_newer_version_are_refused(stores, name):
     stores["ns1"].change_note(f"{RUN_PREFIX}{name}", lambda _: None)
     StepRuns(stores).give_up("ns1", name, "stopped")
     assert load_run(stores["ns1"], name) is None, "it had none to give up"
+
+
+def test_a_run_of_the_first_version_is_read_and_written_in_the_second(stores, name):
+    old = {"v": 1, "owner": None, "state": "stopped", "error": "it failed", "restarts": 3, "by": "any"}
+    assert stores["ns1"].set_note(f"{RUN_PREFIX}{name}", old, 0)
+    assert load_run(stores["ns1"], name) == StepRun(None, "stopped", "it failed", 3, alone=False, deaths=0)
+    runs = StepRuns(stores)
+    assert runs.left("ns1", name) == LeftRun(died=False, alone=False, deaths=0)
+    assert runs.take("ns1", name, "starting", alone=True, deaths=1)
+    note = stores["ns1"].note(f"{RUN_PREFIX}{name}")
+    assert note is not None and (note.value["v"], note.value["alone"], note.value["deaths"]) == (2, True, 1)
+
+
+def test_a_run_keeps_its_probation_until_that_ends(stores, name, monkeypatch):
+    one, other = StepRuns(stores), StepRuns(stores)
+    one.take("ns1", name, "starting", alone=True, deaths=1)
+    one.take("ns1", name, "running")
+    assert other.left("ns1", name) is None, "one has it"
+    assert one.left("ns1", name) == LeftRun(died=False, alone=True, deaths=1)
+    with monkeypatch.context() as patched:
+        patched.setattr(Owner, "is_dead", property(lambda _: True))
+        assert other.left("ns1", name) == LeftRun(died=True, alone=True, deaths=1)
+    one.give_up("ns1", name, "stopped")
+    assert other.left("ns1", name) == LeftRun(died=False, alone=True, deaths=1)
+    other.take("ns1", name, "running", alone=False, deaths=0)
+    assert other.left("ns1", name) == LeftRun(died=False, alone=False, deaths=0)
 
 
 # --- who runs it ----------------------------------------------------------------------------------

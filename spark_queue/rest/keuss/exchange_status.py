@@ -47,7 +47,7 @@ def _status(one: KnownStep, store: Store, live: LiveConsumers) -> dict[str, Any]
         "name": one.name,
         **(_declaration(one.step) if one.step else {}),
         "cid": consumer,
-        "pending_acks": _reserved(store, src.queue, f"{one.name}/") if src else {},
+        "pending_acks": _reserved(store, src.queue, one.name) if src else {},
         "pending_tids": {},
         "stopped": one.stopped,
         "declared": one.declared,
@@ -95,14 +95,14 @@ def _queue(place: Place) -> dict[str, str]:
     return {"ns": place.ns, "q": place.queue}
 
 
-def _reserved(store: Store, queue: str, tag: str) -> dict[str, dict[str, Any]]:
+def _reserved(store: Store, queue: str, consumer: str) -> dict[str, dict[str, Any]]:
     """Return the reservations of a step: the number of messages, and when the lease ends."""
     return {
         one.tag: {
             "messages": one.rows,
             "until": None if one.until is None else datetime.fromtimestamp(one.until / 1000, UTC),
         }
-        for one in store.reservations(queue, tag)
+        for one in store.reservations(queue, consumer)
     }
 
 
