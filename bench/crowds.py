@@ -12,8 +12,8 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,7 +25,9 @@ from spark_queue.messages.ids import new_id_array
 from spark_queue.messages.schema import PUSHES
 from tests.crowds import (
     OPERATOR,
+    TAKER,
     VIEWER,
+    crowded_server,
     crowding,
     open_files,
     peak_memory,
@@ -33,14 +35,16 @@ from tests.crowds import (
     push_beside,
     wake_beside,
 )
-from tests.serving import Serving, serving
+from tests.serving import Serving
 
 #: Messages of the large queue, queues of the scrapes, silent connections, and queues waited for.
 MESSAGES, QUEUES, SILENT, WAITED_FOR = 500_000, 20_000, 1_500, 3_000
 
-#: How long a crowd calls before another caller is measured, and how long that takes (s); messages
-#: of a waiting pop.
-BEFORE, DURING, WOKEN = 5.0, 10.0, 20
+#: How long another caller pushes (s), and messages of its waiting pop.
+DURING, WOKEN = 10.0, 20
+
+#: A crowd: its kind, its number, the path of its calls, and its credential.
+Crowd = tuple[str, int, str, str]
 
 
 @contextmanager
@@ -97,21 +101,22 @@ def measure_crowds(url: str) -> Table:
     looks = f"/v1/queues/r/{name}/messages"
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
-        tokens = folder / "tokens"
-        tokens.write_text(f"viewer {VIEWER}\n{OPERATOR}\n")
-        tokens.chmod(0o600)
-        args = ("--url", f"r={url}", "--token-file", tokens, "--open-metrics")
 
-        def row(beside: str, crowd: tuple[object, ...] | None, server: Serving, *, wake: bool = False) -> None:
+        def row(beside: str, crowds: Sequence[Crowd], *tls: object, wake: bool = False, after: float = 5) -> None:
             path = f"/q/r/{name}.beside"
-            act = (lambda: wake_beside(server.url, path, OPERATOR, WOKEN)) if wake else pushes(server, path)
-            with crowding(*crowd) if crowd else nullcontext(), most_files(server) as files:  # type: ignore[arg-type]
-                time.sleep(BEFORE if crowd else 0.5)
+            with ExitStack() as block:
+                server = block.enter_context(crowded_server(folder, url, *tls))
+                for kind, number, called, token in crowds:
+                    block.enter_context(crowding(kind, server.url, number, called, token))
+                files = block.enter_context(most_files(server))
+                time.sleep(after if crowds else 0.5)
+                act = (lambda: wake_beside(server.url, path, OPERATOR, WOKEN)) if wake else pushes(server, path)
                 times: list[float] = asyncio.run(act())  # type: ignore[arg-type]
+                memory = peak_memory(server.process.pid)
             numbers = (percentile(times, 0.5), percentile(times, 0.95), max(times))
             found = (
                 beside, "from a push to a waiting pop" if wake else "push", *(f"{one:.0f}" for one in numbers),
-                str(peak_memory(server.process.pid)), str(files[0]),
+                str(memory), str(files[0]),
             )  # fmt: skip
             say("  ".join(found))
             rows.append(found)
@@ -119,25 +124,27 @@ def measure_crowds(url: str) -> Table:
         try:
             say("filling …")
             fill(url, name)
-            for beside, crowd in {
-                "nothing": None,
+            row("nothing", [])
+            attacks: dict[str, Crowd] = {
                 "32 filtered looks of a viewer": ("calls", 32, f"{looks}?min_tries=5", VIEWER),
                 "32 looks at pages of 10,000": ("calls", 32, f"{looks}?limit=10000", VIEWER),
                 "32 lists of all queues": ("calls", 32, "/q/r", VIEWER),
                 "40 scrapes without credentials": ("calls", 40, "/metrics", ""),
-            }.items():
-                with serving(folder, *args) as server:
-                    row(beside, crowd and (crowd[0], server.url, *crowd[1:]), server)
-            waits = ("calls", WAITED_FOR, f"/q/r/{name}.w{{}}?to=60000", OPERATOR)
-            for wake in (False, True):
-                with serving(folder, *args) as server:
-                    row(f"{WAITED_FOR:,} queues waited for", (waits[0], server.url, *waits[1:]), server, wake=wake)
+            }
+            for beside, crowd in attacks.items():
+                row(beside, [crowd])
+            waits: Crowd = ("calls", WAITED_FOR, f"/q/r/{name}.w{{}}?to=60000", TAKER)
+            for beside, crowd in {"": waits, " by the same caller": (*waits[:3], OPERATOR)}.items():
+                for wake in (False, True):
+                    row(f"{WAITED_FOR:,} queues waited for{beside}", [crowd], wake=wake, after=10)
+                    row(f"{WAITED_FOR:,} queues waited for{beside}, at first", [crowd], wake=wake, after=0)
             if shutil.which("openssl"):
                 run = "openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -subj /CN=localhost"
                 subprocess.run(run.split(), cwd=folder, check=True, capture_output=True)
                 tls = ("--tls-cert", folder / "cert.pem", "--tls-key", folder / "key.pem")
-                with serving(folder, *args, *tls) as server:
-                    row(f"{SILENT:,} silent connections, TLS", ("silent", server.url, SILENT), server)
+                row(f"{SILENT:,} silent connections, TLS", [("silent", SILENT, "", "")], *tls)
+            for wake in (False, True):
+                row("all of them but TLS", [*attacks.values(), waits], wake=wake, after=10)
         finally:
             say("removing …")
             with open_store(url) as store:

@@ -16,11 +16,12 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from tests.http_load import Caller
+from tests.serving import Serving, serving
 
 ROOT = Path(__file__).parents[1]
 
-#: Credentials of the attackers, who may only look, and of the caller beside them.
-VIEWER, OPERATOR = "viewer-of-the-crowd", "operator-beside-it"
+#: Credentials of the attackers, who may only look or also take, and of the caller beside them.
+VIEWER, TAKER, OPERATOR = "viewer-of-the-crowd", "taker-of-the-crowd", "operator-beside-it"
 
 
 def bearer(token: str) -> dict[str, str]:
@@ -55,6 +56,16 @@ async def crowd(kind: str, url: str, number: int, path: str, token: str) -> None
         work = [repeat(url, path.format(n), token) for n in range(number)]
     print("here", flush=True)
     await asyncio.gather(*work)
+
+
+@contextmanager
+def crowded_server(folder: Path, url: str, *args: object) -> Iterator[Serving]:
+    """Start a server of one store, namespace `r`, for crowds and the caller beside them."""
+    tokens = folder / "tokens"
+    tokens.write_text(f"viewer {VIEWER}\n{TAKER}\n{OPERATOR}\n")
+    tokens.chmod(0o600)
+    with serving(folder, "--url", f"r={url}", "--token-file", tokens, "--open-metrics", *args) as started:
+        yield started
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from spark_queue import __version__
 from spark_queue.rest import health, hub_queue
+from spark_queue.rest.entrance import Entrance
 from spark_queue.rest.errors import PROBLEM_SCHEMA, add_error_handlers
 from spark_queue.rest.guard.auth import OPEN_PATHS, AuthMiddleware
 from spark_queue.rest.keuss import exchanges
@@ -74,6 +75,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(ContentPolicyMiddleware)
     open_paths = OPEN_PATHS | {"/metrics"} if settings.open_metrics else OPEN_PATHS
     app.add_middleware(AuthMiddleware, credentials=settings.credentials, open_paths=open_paths)
+    app.add_middleware(Entrance)
     app.add_middleware(TimingMiddleware, meters=service.metrics)  # the outermost
     app.openapi = lambda: _build_openapi(app, settings)  # type: ignore[method-assign]
     return app

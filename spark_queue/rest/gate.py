@@ -1,19 +1,17 @@
 """A gate: how many calls of a lane run at the same time, how many wait, and whose turn it is.
 
-Callers take turns: first the credentials, then the addresses of each. So a caller with a thousand
-calls delays another one by one call at most.
+Callers take turns (see `turns.py`): the credentials, and the addresses of each.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, OrderedDict, deque
+from collections import Counter
 
 from spark_queue.rest.errors import Overloaded
 from spark_queue.rest.guard.caller import CallerKey
 from spark_queue.rest.lanes import LaneLimits
-
-Turn = asyncio.Future[None]
+from spark_queue.rest.turns import Turns
 
 
 class Gate:
@@ -23,8 +21,7 @@ class Gate:
         self._name, self._limits = name, limits
         self._running_of: Counter[bytes] = Counter()
         self._waiting_of: Counter[bytes] = Counter()
-        # Credentials, and the addresses of each, in the order of their next turns.
-        self._turns: OrderedDict[bytes, OrderedDict[str, deque[Turn]]] = OrderedDict()
+        self._turns: Turns[bytes, str] = Turns()
 
     async def enter(self, caller: CallerKey) -> None:
         """Wait for the turn of a call. `leave` must be called at its end.
@@ -37,8 +34,7 @@ class Gate:
             return
         if self._waiting_of.total() >= limits.waiting or self._waiting_of[who] >= limits.waiting_of_one:
             raise Overloaded(f"too many calls of the class {self._name!r} wait already: try again later")
-        turn: Turn = asyncio.get_running_loop().create_future()
-        self._turns.setdefault(who, OrderedDict()).setdefault(caller.address, deque()).append(turn)
+        turn = self._turns.add(who, caller.address)
         self._waiting_of[who] += 1
         try:
             async with asyncio.timeout(limits.patience):
@@ -47,7 +43,8 @@ class Gate:
             if turn.done() and not turn.cancelled():
                 self.leave(caller)  # its turn has just come
             else:
-                self._forget(caller, turn)
+                self._turns.remove(who, caller.address, turn)
+                self._take_from(self._waiting_of, who)
             if isinstance(error, TimeoutError):
                 raise Overloaded(
                     f"other calls of the class {self._name!r} took longer than {limits.patience:g} s: try again later"
@@ -68,30 +65,12 @@ class Gate:
         return self._running_of[who] < self._limits.running_of_one
 
     def _admit_next(self) -> bool:
-        who = next((one for one in self._turns if self._may_run(one)), None)
+        who = self._turns.give(self._may_run)
         if who is None:
             return False
-        addresses = self._turns[who]
-        address, turns = next(iter(addresses.items()))
-        turn = turns.popleft()
-        self._turns.move_to_end(who)
-        addresses.move_to_end(address)
-        self._drop_empty(who, address)
         self._take_from(self._waiting_of, who)
         self._running_of[who] += 1
-        turn.set_result(None)
         return True
-
-    def _forget(self, caller: CallerKey, turn: Turn) -> None:
-        self._turns[caller.credential][caller.address].remove(turn)
-        self._drop_empty(caller.credential, caller.address)
-        self._take_from(self._waiting_of, caller.credential)
-
-    def _drop_empty(self, who: bytes, address: str) -> None:
-        if not self._turns[who][address]:
-            del self._turns[who][address]
-        if not self._turns[who]:
-            del self._turns[who]
 
     @staticmethod
     def _take_from(counter: Counter[bytes], who: bytes) -> None:

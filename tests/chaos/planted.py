@@ -377,10 +377,16 @@ BUGS: dict[str, Bug] = {
         "tests/rest/test_lanes.py::test_a_filtered_look_ends_in_time_however_many_messages_there_are",
     ),
     "callers take no turns": Bug(
-        "rest/gate.py",
-        "        self._turns.move_to_end(who)\n",
+        "rest/turns.py",
+        "            self._waiting.move_to_end(who)\n",
         "",
         "tests/rest/test_lanes.py::test_callers_take_turns",
+    ),
+    "requests start as they come": Bug(
+        "rest/entrance.py",
+        "            if self._started < STARTED_TOGETHER and not self._turns:\n",
+        "            if True:\n",
+        "tests/rest/test_entrance.py::test_another_caller_starts_before_a_crowd",
     ),
     "one caller takes all threads of a lane": Bug(
         "rest/gate.py",

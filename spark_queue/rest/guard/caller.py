@@ -31,7 +31,7 @@ def caller_of(request: Request) -> CallerKey:
     digest = b""
     if value:
         digest = hashlib.sha256(f"{kind} {_canonical(kind, value)}".encode()).digest()
-    return CallerKey(digest, _network_of(request.client.host if request.client else ""))
+    return CallerKey(digest, network_of(request.client.host if request.client else ""))
 
 
 def _canonical(kind: str, value: str) -> str:
@@ -45,7 +45,7 @@ def _canonical(kind: str, value: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _network_of(host: str) -> str:
+def network_of(host: str) -> str:
     """Return an address; of an IPv6 address its network of 64 bits, which one machine may own."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])

@@ -14,6 +14,7 @@ from typing import Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from spark_queue.rest.entrance import KNOWN
 from spark_queue.rest.errors import MEDIA_TYPE, RETRY_AFTER, problem_text
 from spark_queue.rest.guard.connections import Connections
 
@@ -43,7 +44,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._head_size = 0  # bytes of the head that the parser has reported
         self._unreported = 0  # bytes that the parser has got since it last reported something
         self._discarded = 0  # bytes of a body whose request is answered
-        self._refused = False
+        self._refused = self._known = False
         self._timer: asyncio.TimerHandle | None = None
 
     # --- the connection ---------------------------------------------------------------------------
@@ -113,6 +114,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._stop_timer()
         self._accepted.hear(self)
         self._in_message, self._unreported, self._discarded = True, 0, 0
+        self.scope[KNOWN], self._known = self._known, True  # type: ignore[literal-required]
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
