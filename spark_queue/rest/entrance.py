@@ -2,7 +2,7 @@
 
 To start a request takes about a millisecond of the thread of the event loop: its middleware, its
 credentials, its parameters. If a caller sends thousands at once, those of others would wait for all
-of them. So requests start in turns: the addresses, and the credentials of each, which nobody has
+of them. So requests start in turns: the addresses, and the credentials of each, which are not
 checked yet. New connections of an address take turns with those that had a request before.
 """
 
