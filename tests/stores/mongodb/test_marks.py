@@ -437,7 +437,8 @@ HINTED = ["reserve", "ready", "commit", "renew", "rollback", "purge", "purge by 
 
 
 @pytest.mark.parametrize("act", HINTED)
-def test_a_collection_in_the_place_of_a_queue_is_not_touched(mongodb_url, users, act):
+def test_a_collection_in_the_place_of_a_queue_is_not_touched(mongodb_url, users, act, monkeypatch):
+    monkeypatch.setattr(marks, "MARK_MISSING", 0.1)
     with open_store(mongodb_url, retry_timeout=0) as store:
         store.push(users.name, pushes(["a", "b"]))
         assert store.reserve(users.name, "c/1", 1) == [1]
