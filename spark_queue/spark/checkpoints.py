@@ -1,8 +1,13 @@
-"""Write checkpoints on a local file system without a process for each file."""
+"""Write checkpoints without a process for each file, and mend those that a stop has broken."""
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import pyspark
+from pyspark import SparkContext
+from pyspark.sql.streaming.query import StreamingQuery
 
 #: The conf that names the class by which Spark writes checkpoints.
 CHECKPOINT_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
@@ -21,3 +26,39 @@ def checkpoint_conf() -> dict[str, str]:
     if tuple(int(part) for part in pyspark.__version__.split(".")[:2]) >= (4, 1):
         package += ".checkpointing"
     return {CHECKPOINT_MANAGER: f"{package}.FileSystemBasedCheckpointFileManager"}
+
+
+#: The condition of Spark's error about a new checkpoint whose logs contain files.
+NOT_EMPTY = "STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY"
+
+#: The logs of a checkpoint, and the name of a file in them whose write has not ended.
+_LOGS = ("offsets", "commits")
+_UNFINISHED = re.compile(r"\.\d+\.[0-9a-f-]{36}\.tmp")
+
+
+def remove_unfinished_files(query: StreamingQuery) -> bool:
+    """Remove what a stopped query has left in a checkpoint without a batch; return whether it did.
+
+    A query that is stopped while it writes its first offset leaves an unfinished file. From 4.1 on,
+    Spark refuses to start on such a checkpoint (error `NOT_EMPTY`), again and again. Nothing is
+    removed if a log has any other file: then the checkpoint has lost a part.
+
+    `query`: one that has failed with that error. That of Spark Connect has no access to its files.
+    """
+    if not isinstance(query, StreamingQuery):
+        return False
+    running: Any = query._jsq.streamingQuery()
+    path: Any = SparkContext._jvm.org.apache.hadoop.fs.Path  # type: ignore[union-attr]
+    root = path(running.resolvedCheckpointRoot())
+    files = root.getFileSystem(running.sparkSession().sessionState().newHadoopConf())
+    found = [
+        status.getPath()
+        for folder in (path(root, log) for log in _LOGS)
+        if files.exists(folder)
+        for status in files.listStatus(folder)
+    ]
+    if not found or not all(_UNFINISHED.fullmatch(one.getName()) for one in found):
+        return False
+    for one in found:
+        files.delete(one, False)
+    return True

@@ -1,14 +1,17 @@
-"""Local checkpoints without a process for each file, and what still guards them."""
+"""Local checkpoints without a process for each file, what guards them, and what a stop leaves there."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import uuid
 
 import pyspark
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from spark_queue import Queue, open_store
+from spark_queue.spark import supervise
 from spark_queue.spark.checkpoints import CHECKPOINT_MANAGER, checkpoint_conf
 
 #: A query on the queue and the checkpoint of its arguments, in a new session of this package.
@@ -94,3 +97,33 @@ def queue_is_drained(store, name, out, total):
     from spark_queue.stores.conformance.waiting import wait_until
 
     wait_until(lambda: store.sizes(out).total == total and not store.sizes(name).ready, 120)
+
+
+def begin_to_write(checkpoint, log, name):
+    (checkpoint / log).mkdir(parents=True)
+    (checkpoint / log / name).write_text("v1\n")
+
+
+def copy(q, out, checkpoint):
+    """Copy what is ready to another queue, with one restart."""
+    writer = q.stream().select("payload").writeStream.format("queue").options(url=q.url, queue=out)
+    writer = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+    supervise(writer.start, q.url, restarts=1, initial_backoff=0.01)
+
+
+def test_a_query_that_was_stopped_within_its_first_write_starts_again(q, out, tmp_path):
+    begin_to_write(tmp_path, "offsets", f".0.{uuid.uuid4()}.tmp")
+    q.push([{"n": 1}])
+    copy(q, out, tmp_path)
+    with Queue(q.url, out) as written:
+        assert [one.payload for one in written.peek(10)] == [{"n": 1}]
+
+
+@pytest.mark.skipif(tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 1), reason="Spark 4.0 does not look")
+@pytest.mark.parametrize(("log", "name"), [("commits", "notes.txt"), ("offsets", "notes.txt")])
+def test_a_checkpoint_that_has_lost_a_part_stays_refused(q, out, tmp_path, log, name):
+    begin_to_write(tmp_path, log, name)
+    (tmp_path / log / f".0.{uuid.uuid4()}.tmp").write_text("v1\n")
+    with pytest.raises(StreamingQueryException, match="should be empty"):
+        copy(q, out, tmp_path)
+    assert len([*(tmp_path / log).iterdir()]) == 2
