@@ -12,6 +12,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 #: The conf that names the class by which Spark writes checkpoints.
 CHECKPOINT_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 
+#: The condition of Spark's error about a new checkpoint whose logs contain files.
+NOT_EMPTY = "STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY"
+
+#: The logs of a checkpoint, and the file of a first offset whose write has not ended.
+_LOGS = ("offsets", "commits")
+_UNFINISHED_OFFSET = re.compile(r"offsets/\.0\.[0-9a-f-]{36}\.tmp")
+
 
 def checkpoint_conf() -> dict[str, str]:
     """Return the conf of a session with a local master, whose checkpoints are local files.
@@ -28,20 +35,13 @@ def checkpoint_conf() -> dict[str, str]:
     return {CHECKPOINT_MANAGER: f"{package}.FileSystemBasedCheckpointFileManager"}
 
 
-#: The condition of Spark's error about a new checkpoint whose logs contain files.
-NOT_EMPTY = "STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY"
+def remove_unfinished_offset(query: StreamingQuery) -> bool:
+    """Remove the first offset that a stopped query has not written to its end.
 
-#: The logs of a checkpoint, and the name of a file in them whose write has not ended.
-_LOGS = ("offsets", "commits")
-_UNFINISHED = re.compile(r"\.\d+\.[0-9a-f-]{36}\.tmp")
-
-
-def remove_unfinished_files(query: StreamingQuery) -> bool:
-    """Remove what a stopped query has left in a checkpoint without a batch; return whether it did.
-
-    A query that is stopped while it writes its first offset leaves an unfinished file. From 4.1 on,
-    Spark refuses to start on such a checkpoint (error `NOT_EMPTY`), again and again. Nothing is
-    removed if a log has any other file: then the checkpoint has lost a part.
+    Returns whether there was one. A query that is stopped while it writes its first offset leaves
+    an unfinished file. From 4.1 on, Spark refuses to start on such a checkpoint (error
+    `NOT_EMPTY`), again and again. Nothing is removed if a log has any other file, also an
+    unfinished one of a later batch or of a commit: then the checkpoint has lost a part.
 
     `query`: one that has failed with that error. That of Spark Connect has no access to its files.
     """
@@ -51,14 +51,15 @@ def remove_unfinished_files(query: StreamingQuery) -> bool:
     path: Any = SparkContext._jvm.org.apache.hadoop.fs.Path  # type: ignore[union-attr]
     root = path(running.resolvedCheckpointRoot())
     files = root.getFileSystem(running.sparkSession().sessionState().newHadoopConf())
-    found = [
-        status.getPath()
-        for folder in (path(root, log) for log in _LOGS)
+    folders = {log: path(root, log) for log in _LOGS}
+    found = {
+        f"{log}/{status.getPath().getName()}": status.getPath()
+        for log, folder in folders.items()
         if files.exists(folder)
         for status in files.listStatus(folder)
-    ]
-    if not found or not all(_UNFINISHED.fullmatch(one.getName()) for one in found):
+    }
+    if not found or not all(map(_UNFINISHED_OFFSET.fullmatch, found)):
         return False
-    for one in found:
+    for one in found.values():
         files.delete(one, False)
     return True

@@ -14,7 +14,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
 from spark_queue.errors import SchemaError
-from spark_queue.spark.checkpoints import NOT_EMPTY, remove_unfinished_files
+from spark_queue.spark.checkpoints import NOT_EMPTY, remove_unfinished_offset
 from spark_queue.spark.failures import ERROR_CHARACTERS, clear_failure, record_failure
 from spark_queue.spark.read.multi_input import input_offsets
 from spark_queue.spark.read.offsets import READABLE_VERSIONS, commit_offset
@@ -104,7 +104,7 @@ def supervise(
             failures = 1 if query.lastProgress else failures + 1
             failure = failure_of(error)
             record_failure(query, error, url)
-            if NOT_EMPTY in failure.text and remove_unfinished_files(query):
+            if NOT_EMPTY in failure.text and remove_unfinished_offset(query):
                 log.warning("query %s was stopped within its first write: its checkpoint is empty again", query.id)
             if failure.permanent or (restarts is not None and failures > restarts):
                 raise

@@ -13,6 +13,7 @@ from pyspark.errors import StreamingQueryException
 from spark_queue import Queue, open_store
 from spark_queue.spark import supervise
 from spark_queue.spark.checkpoints import CHECKPOINT_MANAGER, checkpoint_conf
+from tests.spark_session import SPARK
 
 #: A query on the queue and the checkpoint of its arguments, in a new session of this package.
 PROGRAM = """
@@ -99,9 +100,10 @@ def queue_is_drained(store, name, out, total):
     wait_until(lambda: store.sizes(out).total == total and not store.sizes(name).ready, 120)
 
 
-def begin_to_write(checkpoint, log, name):
-    (checkpoint / log).mkdir(parents=True)
-    (checkpoint / log / name).write_text("v1\n")
+def write_files(checkpoint, *names):
+    for name in names:
+        (checkpoint / name).parent.mkdir(parents=True, exist_ok=True)
+        (checkpoint / name).write_text("v1\n")
 
 
 def copy(q, out, checkpoint):
@@ -111,19 +113,32 @@ def copy(q, out, checkpoint):
     supervise(writer.start, q.url, restarts=1, initial_backoff=0.01)
 
 
+UNFINISHED = f"{uuid.uuid4()}.tmp"
+
+
 def test_a_query_that_was_stopped_within_its_first_write_starts_again(q, out, tmp_path):
-    begin_to_write(tmp_path, "offsets", f".0.{uuid.uuid4()}.tmp")
+    write_files(tmp_path, f"offsets/.0.{UNFINISHED}")
     q.push([{"n": 1}])
     copy(q, out, tmp_path)
     with Queue(q.url, out) as written:
         assert [one.payload for one in written.peek(10)] == [{"n": 1}]
 
 
-@pytest.mark.skipif(tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 1), reason="Spark 4.0 does not look")
-@pytest.mark.parametrize(("log", "name"), [("commits", "notes.txt"), ("offsets", "notes.txt")])
-def test_a_checkpoint_that_has_lost_a_part_stays_refused(q, out, tmp_path, log, name):
-    begin_to_write(tmp_path, log, name)
-    (tmp_path / log / f".0.{uuid.uuid4()}.tmp").write_text("v1\n")
+@pytest.mark.skipif(SPARK < (4, 1), reason="Spark 4.0 does not look")
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["commits/notes.txt", f"commits/.0.{UNFINISHED}"],
+        ["offsets/notes.txt", f"offsets/.0.{UNFINISHED}"],
+        ["commits/notes.txt", f"offsets/.0.{UNFINISHED}"],
+        [f"commits/.0.{UNFINISHED}"],
+        [f"offsets/.5.{UNFINISHED}"],
+    ],
+    ids=["commits", "offsets", "both", "a commit without its offset", "a later offset"],
+)
+def test_a_checkpoint_that_has_lost_a_part_stays_refused(q, out, tmp_path, names):
+    write_files(tmp_path, *names)
     with pytest.raises(StreamingQueryException, match="should be empty"):
         copy(q, out, tmp_path)
-    assert len([*(tmp_path / log).iterdir()]) == 2
+    left = [*tmp_path.glob("offsets/*"), *tmp_path.glob("commits/*")]
+    assert {str(one.relative_to(tmp_path)) for one in left} == set(names)
