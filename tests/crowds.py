@@ -118,10 +118,17 @@ def percentile(times: list[float], part: float) -> float:
     return sorted(times)[min(len(times) - 1, int(part * len(times)))]
 
 
+def children(pid: int) -> list[int]:
+    """Return the processes that a process has started."""
+    return [
+        int(one) for task in Path(f"/proc/{pid}/task").iterdir() for one in (task / "children").read_text().split()
+    ]
+
+
 def peak_memory(pid: int) -> int:
-    """Return the largest memory that a process ever had, in MB."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.partition("VmHWM:")[2].split()[0]) >> 10
+    """Return the largest memory that a process and those that it started ever had, in MB."""
+    found = (Path(f"/proc/{one}/status").read_text() for one in [pid, *children(pid)])
+    return sum(int(status.partition("VmHWM:")[2].split()[0]) for status in found) >> 10
 
 
 def open_files(pid: int) -> int:

@@ -49,9 +49,13 @@ async def metrics(service: ServiceDependency) -> Response:
     return Response(text, media_type=CONTENT_TYPE_LATEST, headers={"Age": str(round(age))})
 
 
-def create_app(settings: Settings) -> FastAPI:
-    """Return the app of a server. It opens a store at its first use, and closes all at shutdown."""
-    service = Service(settings)
+def create_app(settings: Settings, *, look_process: bool = False) -> FastAPI:
+    """Return the app of a server. It opens a store at its first use, and closes all at shutdown.
+
+    With `look_process`, which needs POSIX, calls that only look run in a process of their own, so
+    that they take no time from the others. It starts at the first of them.
+    """
+    service = Service(settings, look_process=look_process)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

@@ -12,14 +12,11 @@ from spark_queue.rest.errors import Overloaded
 from spark_queue.rest.gate import Gate
 from spark_queue.rest.lanes import (
     LIMITS,
-    LOOK_BYTES,
-    LOOK_RECORDS,
-    LOOK_SECONDS,
     REFUSAL_PAUSE,
     Lane,
     current_call,
 )
-from spark_queue.stores.support.budget import BudgetExceeded, ReadBudget
+from spark_queue.stores.support.budget import BudgetExceeded
 
 T = TypeVar("T")
 
@@ -43,8 +40,6 @@ class LaneThreads:
         request = current_call()
         lane, caller = lane or request.lane, request.caller
         call = partial(act, *args)
-        if lane is Lane.LOOK:
-            call = partial(_look, call)
         gate = self._gates[lane]
         await gate.enter(caller)
         try:
@@ -65,9 +60,3 @@ class LaneThreads:
         """End the threads, after their calls."""
         for one in self._threads.values():
             one.shutdown()
-
-
-def _look(call: Callable[[], T]) -> T:
-    """Return the result of a look, within the budget of one."""
-    with ReadBudget(LOOK_RECORDS, LOOK_BYTES, LOOK_SECONDS).applied():
-        return call()

@@ -1,30 +1,23 @@
 """Metrics for Prometheus, under the names of keuss-server.
 
-`q_global_*`: sizes and counters of queues, read from the stores (see `queue_metrics.py`).
 `keuss_q_*`: messages that this server pushed, popped and settled, under the names of keuss-server
-and, as Prometheus wants it, with `_total`. `keuss_exchange_hops`: messages of exchanges and how
-long their batch took (ms), read from the stores. `http_request_duration_seconds`: how long requests
-took.
+and, as Prometheus wants it, with `_total`. `http_request_duration_seconds`: how long requests took.
+Those that are read from the stores are in `looks/`: `q_global_*`, sizes and counters of queues, and
+`keuss_exchange_hops`, messages of exchanges and how long their batch took (ms).
 
 Callers can make up names of queues. So counters name the first ones only, and the others together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
-from itertools import accumulate
+from collections.abc import Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import HistogramMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from spark_queue.errors import QueueError
-from spark_queue.rest.queue_metrics import MAX_QUEUES, OTHERS, QueueCollector
-from spark_queue.runner.declared import DeclaredExchanges
-from spark_queue.runner.traffic import HOP_BOUNDS, Traffic, traffic_of
-from spark_queue.stores.base import Store
+from spark_queue.rest.looks.queue_metrics import MAX_QUEUES, OTHERS
 
 DURATION_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
@@ -36,15 +29,11 @@ METHODS = frozenset({"GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS"}
 
 
 class ServerMetrics:
-    """The metrics of one server."""
+    """The metrics of one server: what it did itself."""
 
-    def __init__(
-        self, stores: Mapping[str, Store], declared: DeclaredExchanges, max_queues: int = MAX_QUEUES
-    ) -> None:
-        """Connect to nothing yet. `max_queues`: how many queues have their own names."""
+    def __init__(self, max_queues: int = MAX_QUEUES) -> None:
+        """`max_queues`: how many queues have their own names."""
         self._registry, self._max_queues = CollectorRegistry(), max_queues
-        self._registry.register(QueueCollector(stores, max_queues))
-        self._registry.register(HopCollector(declared, stores))
         self._acts = {
             act: Counter(
                 f"keuss_q_{act}", f"Messages of {act} over HTTP, by outcome", ("proto", "ns", "q", "status"),
@@ -69,7 +58,7 @@ class ServerMetrics:
         self._acts[act].labels("rest", ns, queue, status).inc(messages)
 
     def render(self) -> bytes:
-        """Return all metrics in Prometheus' format. May block."""
+        """Return the metrics in Prometheus' format."""
         return generate_latest(self._registry)
 
 
@@ -92,34 +81,6 @@ class KeussNames(Collector):
                     if sample.name.endswith("_total"):
                         again.add_sample(one.name, sample.labels, sample.value)
                 yield again
-
-
-class HopCollector(Collector):
-    """A collector that reads the hops of messages through exchanges from the stores."""
-
-    def __init__(self, declared: DeclaredExchanges, stores: Mapping[str, Store]) -> None:
-        self._declared, self._stores = declared, stores
-
-    def collect(self) -> Iterator[HistogramMetricFamily]:
-        """Yield the histogram. What cannot be read is left out: see `q_global_up`."""
-        found = HistogramMetricFamily(
-            "keuss_exchange_hops",
-            "Duration of a hop of a message through an exchange (ms): of its batch, from start to end",
-            labels=("exchange", "status"),
-        )
-        with suppress(QueueError):
-            for name, one in self._declared.load(patient=True).items():
-                with suppress(QueueError):
-                    _add_hops(found, name, traffic_of(self._stores[one.ns], name) or Traffic())
-        yield found
-
-
-def _add_hops(found: HistogramMetricFamily, name: str, traffic: Traffic) -> None:
-    for outcome, milliseconds in traffic.hop_milliseconds.items():
-        counts = [traffic.hops[f"{outcome}/{bound}"] for bound in (*HOP_BOUNDS, "+Inf")]
-        bounds = map(str, (*HOP_BOUNDS, "+Inf"))
-        buckets = [(bound, float(total)) for bound, total in zip(bounds, accumulate(counts), strict=True)]
-        found.add_metric((name, outcome), buckets, float(milliseconds))
 
 
 class TimingMiddleware:

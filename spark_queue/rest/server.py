@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
@@ -28,6 +29,11 @@ SHUTDOWN_GRACE = 10
 #: short calls wait for long ones again and again.
 SWITCH_INTERVAL = 0.001
 
+#: Objects that are made before Python looks for garbage in circles, and how many such looks precede
+#: one at older objects. It stops the server for as long as there are objects; with the defaults,
+#: for 350 ms again and again while 3,000 callers connect.
+GARBAGE_THRESHOLDS = 10_000, 50
+
 
 def serve(
     settings: Settings,
@@ -45,11 +51,12 @@ def serve(
     without credentials, a file does not exist, or the address is not available.
     """
     sys.setswitchinterval(SWITCH_INTERVAL)
+    gc.set_threshold(*GARBAGE_THRESHOLDS)
     check_address(host, settings.credentials)
     for name, file in (("tls-cert", certificate), ("tls-key", key)):
         if file is not None and not file.is_file():
             raise OptionError(f"--{name} {file}: no such file", option=name)
-    app = create_app(settings)
+    app = create_app(settings, look_process=os.name == "posix")
 
     accepted = Connections(raise_limit_of_files(len(settings.options)))
     context = None if certificate is None else _tls_context(certificate, key)
@@ -62,6 +69,7 @@ def serve(
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup([])  # so that it accepts no connections itself
+            gc.freeze()  # modules stay: they need no look
             if not self.should_exit:
                 self.acceptor = Acceptor(listening, self.make_protocol, accepted, context)
                 self.acceptor.start()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVar
 
 from fastapi import Depends, Request
 
@@ -16,7 +17,10 @@ from spark_queue.rest.coalesce import Coalescer
 from spark_queue.rest.errors import Conflict, NotFound
 from spark_queue.rest.handles import Handles
 from spark_queue.rest.lane_threads import LaneThreads
-from spark_queue.rest.lanes import Lane, current_call
+from spark_queue.rest.lanes import LIMITS, Lane, current_call
+from spark_queue.rest.looks.contents import Contents, Setup
+from spark_queue.rest.looks.metrics import render_metrics
+from spark_queue.rest.looks.process import LocalLooks, Looks, ProcessLooks
 from spark_queue.rest.metrics import ServerMetrics
 from spark_queue.rest.readiness import Readiness
 from spark_queue.rest.routes import NamespaceName, QueueName
@@ -24,14 +28,13 @@ from spark_queue.rest.scrapes import Scrapes
 from spark_queue.rest.settings import Settings
 from spark_queue.rest.waiters import Waiter, WaitList
 from spark_queue.rest.watches import Watches
-from spark_queue.runner.declared import DeclaredExchanges
 from spark_queue.stores import open_store
 from spark_queue.stores.base import Store
-from spark_queue.stores.named import NamedStores
 
 if TYPE_CHECKING:
     from spark_queue.runner.shared_graph import SharedGraph
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 #: How long a call is retried if a database cannot be reached (ms): callers have their own limits.
@@ -44,16 +47,18 @@ MAX_PUSHED, LARGE_PAYLOAD = 256, 1 << 16
 class Service:
     """The state of an app."""
 
-    def __init__(self, settings: Settings) -> None:
-        """Create the state. No store is opened yet."""
+    def __init__(self, settings: Settings, *, look_process: bool = False) -> None:
+        """Create the state. No store is opened yet. `look_process`: see `create_app`."""
         self.settings, self.limits = settings, settings.limits
-        self.stores = NamedStores(
-            {ns: one.url for ns, one in settings.options.items()}, retry_timeout=RETRY_TIMEOUT_MS
-        )
+        setup = Setup({ns: one.url for ns, one in settings.options.items()}, settings.graph, RETRY_TIMEOUT_MS)
+        contents = Contents(setup)
+        self.stores, self.declared = contents.stores, contents.declared
+        # A thread for each look, and that of the scrapes.
+        threads = LIMITS[Lane.LOOK].running + 1
+        self._looks: Looks = ProcessLooks(setup, threads) if look_process else LocalLooks(contents)
         self.wait_list = WaitList()
-        self.declared = DeclaredExchanges(settings.graph, self.stores)
-        self.metrics = ServerMetrics(self.stores, self.declared, settings.metrics_queues)
-        self.scrapes = Scrapes(self.metrics.render)
+        self.metrics = ServerMetrics(settings.metrics_queues)
+        self.scrapes = Scrapes(self._render_metrics)
         self.readiness = Readiness(self.stores)
         self.bodies = Bodies(settings.limits.body)
         self.handles = Handles()
@@ -120,6 +125,17 @@ class Service:
         `BudgetExceeded` if a look would read too much.
         """
         return await self._lanes.run(lane, act, *args)
+
+    async def look(self, read: Callable[Concatenate[Contents, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a look when its turn comes: see `looks/`. Raises what `run_in_thread` does."""
+        return await self.run_in_thread(partial(self._look, read, *args, **kwargs), lane=Lane.LOOK)
+
+    def _look(self, read: Callable[Concatenate[Contents, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        self.stores.write_counts()  # the look may read them
+        return self._looks.run(read, *args, **kwargs)
+
+    def _render_metrics(self) -> bytes:
+        return self.metrics.render() + self._look(render_metrics, self.settings.metrics_queues)
 
     async def push(self, bound: BoundQueue, row: dict[str, Any]) -> str:
         """Push a message, in one batch with others that arrive at the same time. Return its id."""
@@ -191,6 +207,7 @@ class Service:
         self.readiness.close()
         self.bodies.close()
         self._lanes.close()
+        self._looks.close()
         self.stores.close()
         if self.events is not None:
             self.events.store.close()

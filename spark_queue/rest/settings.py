@@ -12,7 +12,7 @@ from spark_queue.graph.model import Graph, Place
 from spark_queue.graph.validation import check_graph
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.rest.guard.credentials import Credentials
-from spark_queue.rest.queue_metrics import MAX_QUEUES
+from spark_queue.rest.looks.queue_metrics import MAX_QUEUES
 from spark_queue.stores import resolve_options
 
 #: The environment variable with NAME=URL of stores, separated by blanks.

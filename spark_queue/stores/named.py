@@ -51,6 +51,11 @@ class NamedStores(Mapping[str, Store]):
         """Return the first name with the URL of this one."""
         return next(one for one, url in self._urls.items() if url == self._urls[name])
 
+    def write_counts(self) -> None:
+        """Write the counts of the stores that are open now: see `Store.write_counts`."""
+        for store in list(self._open.values()):
+            store.write_counts()
+
     def close(self) -> None:
         """Close the stores that are open."""
         for store in self._open.values():

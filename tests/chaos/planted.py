@@ -365,9 +365,9 @@ BUGS: dict[str, Bug] = {
         "tests/rest/test_guard.py::test_a_hostile_request_is_refused",
     ),
     "a look may read everything": Bug(
-        "rest/lane_threads.py",
-        "        if lane is Lane.LOOK:\n            call",
-        "        if lane is None:\n            call",
+        "rest/looks/contents.py",
+        "        with ReadBudget(LOOK_RECORDS, LOOK_BYTES, LOOK_SECONDS).applied():\n",
+        "        if True:\n",
         "tests/rest/test_lanes.py::test_a_look_that_would_read_too_much_is_refused_with_a_reason",
     ),
     "a filtered look reads the whole index": Bug(
@@ -375,6 +375,18 @@ BUGS: dict[str, Bug] = {
         "            self._spend_snapshot(client, queue, wanted, first)\n",
         "",
         "tests/rest/test_lanes.py::test_a_filtered_look_ends_in_time_however_many_messages_there_are",
+    ),
+    "looks run in the process of the server": Bug(
+        "rest/server.py",
+        'look_process=os.name == "posix"',
+        "look_process=False",
+        "tests/rest/test_look_process.py::test_the_process_ends_with_its_server",
+    ),
+    "a server whose look process has ended looks no more": Bug(
+        "rest/looks/process.py",
+        "                if self._process is process:\n                    self._process = None\n",
+        "                pass\n",
+        "tests/rest/test_look_process.py::test_another_process_follows_one_that_has_ended",
     ),
     "callers take no turns": Bug(
         "rest/turns.py",
@@ -407,7 +419,7 @@ BUGS: dict[str, Bug] = {
         "tests/rest/test_scrapes.py::test_one_scrape_is_computed_at_a_time_and_others_get_the_last_one",
     ),
     "the metrics name all queues": Bug(
-        "rest/queue_metrics.py",
+        "rest/looks/queue_metrics.py",
         "nlargest(self._most,",
         "nlargest(len(counted),",
         "tests/rest/test_scrapes.py::test_the_busiest_queues_have_their_names_and_the_others_are_summed",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from contextlib import ExitStack
 
 import pytest
 
@@ -49,7 +50,8 @@ def large(redis_url):
     yield queue
     with open_store(redis_url) as store:
         store.drop(queue)
-        store.drop(f"{queue}.beside")
+        for name in (f"{queue}.beside", f"{queue}.woken"):
+            store.drop(name)
 
 
 CROWDS = {
@@ -69,6 +71,20 @@ def test_others_wait_little_while_a_crowd_calls(crowded, large, kind):
     assert peak_memory(crowded.process.pid) < MEMORY
     assert open_files(crowded.process.pid) < 200
     assert "Traceback" not in crowded.said
+
+
+def test_others_wait_little_while_all_crowds_call_at_once(tmp_path, redis_url, large):
+    """They come at the same time, with one that waits for 3,000 queues."""
+    with crowded_server(tmp_path, redis_url) as server, ExitStack() as block:
+        for number, path, token in CROWDS.values():
+            block.enter_context(crowding("calls", server.url, number, path.replace("{queue}", large), token))
+        block.enter_context(crowding("calls", server.url, 3_000, f"/q/r/{large}.{{}}?to=60000", TAKER))
+        times = asyncio.run(push_beside(server.url, f"/q/r/{large}.beside", OPERATOR, enough))
+        wait_until(lambda: open_files(server.process.pid) > 3_000)
+        late = asyncio.run(wake_beside(server.url, f"/q/r/{large}.woken", OPERATOR, 10))
+        assert percentile(times, 0.95) < WAIT
+        assert max(late) < LATE
+        assert peak_memory(server.process.pid) < MEMORY
 
 
 @pytest.mark.parametrize("token", [TAKER, OPERATOR], ids=["of another caller", "of the same caller"])

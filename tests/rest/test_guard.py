@@ -12,13 +12,11 @@ from contextlib import contextmanager, suppress
 import httpx
 import pytest
 
-from spark_queue.graph.model import Graph
 from spark_queue.rest import bodies
 from spark_queue.rest.errors import Overloaded
 from spark_queue.rest.guard import protocol
+from spark_queue.rest.looks.queue_metrics import MAX_QUEUES, OTHERS
 from spark_queue.rest.metrics import ServerMetrics
-from spark_queue.rest.queue_metrics import MAX_QUEUES, OTHERS
-from spark_queue.runner.declared import DeclaredExchanges
 from spark_queue.stores.conformance.waiting import wait_until
 from tests.hostile import TOKEN, Attack, kinds, send
 from tests.serving import ROOT, serving
@@ -245,7 +243,7 @@ def test_bodies_share_a_budget():
 
 
 def test_metrics_of_made_up_queues_are_bounded():
-    metrics = ServerMetrics({}, DeclaredExchanges(Graph({}), {}))
+    metrics = ServerMetrics()
     for n in range(20 * MAX_QUEUES):
         metrics.count("pop", "a", f"made-up-{n}", "timeout", 1)
     text = metrics.render().decode()

@@ -16,6 +16,7 @@ from spark_queue.rest.errors import Overloaded
 from spark_queue.rest.gate import Gate
 from spark_queue.rest.guard.caller import CallerKey
 from spark_queue.rest.lanes import Lane, LaneLimits, lane_of
+from spark_queue.rest.looks import contents
 from spark_queue.rest.routes import CheckedRoute
 from spark_queue.rest.waiters import WaitList
 from tests.http_load import Caller
@@ -142,8 +143,8 @@ def test_requests_that_wait_have_a_limit(monkeypatch):
 
 @pytest.mark.every_store
 def test_a_look_that_would_read_too_much_is_refused_with_a_reason(any_url, queue, monkeypatch):
-    monkeypatch.setattr(lane_threads, "LOOK_RECORDS", 50)
-    monkeypatch.setattr(lane_threads, "LOOK_BYTES", 100_000)
+    monkeypatch.setattr(contents, "LOOK_RECORDS", 50)
+    monkeypatch.setattr(contents, "LOOK_BYTES", 100_000)
     monkeypatch.setattr(lane_threads, "REFUSAL_PAUSE", 0.0)
     with Queue(any_url, queue) as one:
         one.push_many(list(range(80)))
@@ -157,11 +158,11 @@ def test_a_look_that_would_read_too_much_is_refused_with_a_reason(any_url, queue
             refused = http.get(path, params={"limit": wanted})
             assert refused.status_code == 503 and reason in refused.json()["detail"], refused.text
             assert refused.json()["title"] == "BudgetExceeded" and "retry-after" in refused.headers
-        monkeypatch.setattr(lane_threads, "LOOK_RECORDS", 500)
+        monkeypatch.setattr(contents, "LOOK_RECORDS", 500)
         refused = http.get(path, params={"limit": 90})
         assert refused.status_code == 503 and "100,000 bytes" in refused.json()["detail"]
         assert http.request("PUT", f"/q/a/{queue}", content=b"1").status_code == 200
-        monkeypatch.setattr(lane_threads, "LOOK_SECONDS", -1.0)
+        monkeypatch.setattr(contents, "LOOK_SECONDS", -1.0)
         for look in (path, f"/v1/queues/a/{queue}", "/v1/queues", "/q/a", f"/q/a/{queue}/status"):
             refused = http.get(look)
             assert refused.status_code == 503 and "took more than" in refused.json()["detail"], look
@@ -170,8 +171,8 @@ def test_a_look_that_would_read_too_much_is_refused_with_a_reason(any_url, queue
 @pytest.mark.every_store
 def test_a_filtered_look_ends_in_time_however_many_messages_there_are(any_url, queue, monkeypatch):
     """Its filter matches none, so the store would examine them all."""
-    monkeypatch.setattr(lane_threads, "LOOK_RECORDS", 1_000)
-    monkeypatch.setattr(lane_threads, "LOOK_SECONDS", 1.0)
+    monkeypatch.setattr(contents, "LOOK_RECORDS", 1_000)
+    monkeypatch.setattr(contents, "LOOK_SECONDS", 1.0)
     with Queue(any_url, queue) as one:
         one.push_many(list(range(3_000)))
     app = create_app(Settings(graph=Graph({"a": Namespace(any_url)})))

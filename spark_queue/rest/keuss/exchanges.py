@@ -17,11 +17,12 @@ from spark_queue.graph.exchange import Exchange
 from spark_queue.graph.parts import get_field, parse_place
 from spark_queue.messages.json_text import dump_json
 from spark_queue.options.masking import mask_if_url
-from spark_queue.rest.answers import json_response
+from spark_queue.rest.answers import json_response, json_text, text_response
 from spark_queue.rest.errors import Conflict, NotFound, TooLarge
 from spark_queue.rest.keuss.exchange_status import describe_times, exchange_statuses
 from spark_queue.rest.keuss.queues import Flag
 from spark_queue.rest.lanes import Lane, lane
+from spark_queue.rest.looks.contents import Contents, look_at
 from spark_queue.rest.routes import describe_body, describe_json, router, viewable
 from spark_queue.rest.service import Service, ServiceDependency
 from spark_queue.rest.v1.fields import read_json
@@ -86,12 +87,13 @@ async def exchanges(service: ServiceDependency, array: Flag = None, reload: Flag
     With `array`, the answer has them in the list `data`. It is always current, so `reload` changes
     nothing.
     """
+    return text_response(await service.look(_read_all, bool(array)))
 
-    def read() -> dict[str, dict[str, Any]]:
-        return exchange_statuses(service.declared.load(), service.stores)
 
-    found = await service.run_in_thread(read)
-    return json_response({"data": [{"id": name, **one} for name, one in found.items()]} if array else found)
+@look_at
+def _read_all(contents: Contents, array: bool) -> bytes:
+    found = exchange_statuses(contents.declared.load(), contents.stores)
+    return json_text({"data": [{"id": name, **one} for name, one in found.items()]} if array else found)
 
 
 @routes.get("/x/{name}", responses={200: describe_json("An exchange, link or processor.")})
@@ -104,14 +106,15 @@ async def exchange(name: ExchangeName, service: ServiceDependency) -> Response:
     `error` is its last failure. `stats` has counts, `hops` the mean duration (ms) by outcome, and
     `rates` the messages per second in the last minute.
     """
+    return text_response(await service.look(_read_one, name))
 
-    def read() -> dict[str, Any]:
-        known = service.declared.load()
-        if name not in known:
-            raise NotFound(f"no such exchange [{name}]{did_you_mean(name, known)}", exchange=name)
-        return exchange_statuses({name: known[name]}, service.stores)[name]
 
-    return json_response(await service.run_in_thread(read))
+@look_at
+def _read_one(contents: Contents, name: str) -> bytes:
+    known = contents.declared.load()
+    if name not in known:
+        raise NotFound(f"no such exchange [{name}]{did_you_mean(name, known)}", exchange=name)
+    return json_text(exchange_statuses({name: known[name]}, contents.stores)[name])
 
 
 @put_or_post(

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import Query
 from starlette.responses import Response
 
-from spark_queue.rest.answers import json_response
+from spark_queue.rest.answers import json_response, json_text, text_response
 from spark_queue.rest.keuss.kinds import describe_queue
 from spark_queue.rest.lanes import Lane, lane
-from spark_queue.rest.queue_metrics import queue_status
+from spark_queue.rest.looks.contents import Contents, look_at
+from spark_queue.rest.looks.queue_metrics import queue_status
 from spark_queue.rest.routes import NamespaceName, QueueName, describe_json, router, viewable
-from spark_queue.rest.service import QueueDependency, Service, ServiceDependency
+from spark_queue.rest.service import QueueDependency, ServiceDependency
 from spark_queue.stores.base import Store
 
 routes = router("keuss-server: queues", strict=False)
@@ -46,11 +48,14 @@ QUEUE_STATUS = {
     },
 }  # fmt: skip
 
+#: The forms of a list of queues, beside an object.
+ListForm = Literal["array", "tree"]
+
 #: A flag of keuss-server: given with any value.
 Flag = Annotated[str | None, Query(description="Any value.")]
 
 
-def status_of(ns: str, store: Store, queue: str) -> dict[str, Any]:
+def _status(ns: str, store: Store, queue: str) -> dict[str, Any]:
     """Return the status of a queue, with the fields of keuss-server."""
     status = queue_status(store, queue)
     wait = status["next_t"]
@@ -59,7 +64,7 @@ def status_of(ns: str, store: Store, queue: str) -> dict[str, Any]:
 
 
 def _statuses(ns: str, store: Store) -> dict[str, Any]:
-    return {queue: status_of(ns, store, queue) for queue in store.queues()}
+    return {queue: _status(ns, store, queue) for queue in store.queues()}
 
 
 def _as_array(by_namespace: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -91,9 +96,13 @@ def _as_tree(by_namespace: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-async def _read_statuses(service: Service, *namespaces: str) -> dict[str, dict[str, Any]]:
-    stores = {ns: service.get_store(ns) for ns in namespaces}
-    return await service.run_in_thread(lambda: {ns: _statuses(ns, store) for ns, store in stores.items()})
+@look_at
+def _read_statuses(contents: Contents, namespaces: Sequence[str], form: ListForm | None) -> bytes:
+    found = {ns: _statuses(ns, contents.stores[ns]) for ns in namespaces}
+    if form is None:
+        [found_there] = found.values()
+        return json_text(found_there)
+    return json_text(_as_array(found) if form == "array" else _as_tree(found))
 
 
 @routes.get("/q", responses={200: describe_json("The names; with `array` or `tree` the queues.", {})})
@@ -107,10 +116,8 @@ async def list_namespaces(
     With `array` or `tree`, list the queues of all of them. The list is always current, so `reload`
     changes nothing.
     """
-    if array:
-        return json_response(_as_array(await _read_statuses(service, *service.stores)))
-    if tree:
-        return json_response(_as_tree(await _read_statuses(service, *service.stores)))
+    if array or tree:
+        return text_response(await service.look(_read_statuses, list(service.stores), "array" if array else "tree"))
     return json_response(list(service.stores))
 
 
@@ -121,8 +128,9 @@ async def list_queues(
     ns: NamespaceName, service: ServiceDependency, array: Flag = None, tree: Flag = None
 ) -> Response:
     """Return the status of all queues of a namespace that hold messages or were used before."""
-    found = await _read_statuses(service, ns)
-    return json_response(_as_array(found) if array else _as_tree(found) if tree else found[ns])
+    service.get_store(ns)
+    form: ListForm | None = "array" if array else "tree" if tree else None
+    return text_response(await service.look(_read_statuses, [ns], form))
 
 
 @routes.get("/q/{ns}/{queue}/status", responses={200: describe_json("Sizes and counters.", QUEUE_STATUS)})
@@ -130,7 +138,12 @@ async def list_queues(
 @viewable
 async def status(bound: QueueDependency, service: ServiceDependency) -> Response:
     """Return the numbers of messages in a queue, by state, and counters."""
-    return json_response(await service.run_in_thread(status_of, bound.ns, bound.store, bound.queue))
+    return text_response(await service.look(_read_status, bound.ns, bound.queue))
+
+
+@look_at
+def _read_status(contents: Contents, ns: str, queue: str) -> bytes:
+    return json_text(_status(ns, contents.stores[ns], queue))
 
 
 @routes.get("/q/{ns}/{queue}/paused", responses={200: describe_json("Whether it is.", {"type": "boolean"})})
@@ -138,7 +151,12 @@ async def status(bound: QueueDependency, service: ServiceDependency) -> Response
 @viewable
 async def paused(bound: QueueDependency, service: ServiceDependency) -> Response:
     """Return whether a queue is paused."""
-    return json_response(await service.run_in_thread(bound.store.is_paused, bound.queue))
+    return json_response(await service.look(_read_paused, bound.ns, bound.queue))
+
+
+@look_at
+def _read_paused(contents: Contents, ns: str, queue: str) -> bool:
+    return contents.stores[ns].is_paused(queue)
 
 
 @routes.patch("/q/{ns}/{queue}/pause", status_code=201, response_class=Response)

@@ -16,10 +16,11 @@ from spark_queue.admin.push import messages_to_batch
 from spark_queue.errors import MessageError, OptionError
 from spark_queue.messages.columns import milliseconds
 from spark_queue.messages.payload import Json
-from spark_queue.rest.answers import json_response
+from spark_queue.rest.answers import json_response, json_text, text_response
 from spark_queue.rest.base64url import decode_base64url, encode_base64url
 from spark_queue.rest.errors import add_nothing_pushed
 from spark_queue.rest.lanes import Lane, lane
+from spark_queue.rest.looks.contents import Contents, look_at
 from spark_queue.rest.message_dicts import message_dicts
 from spark_queue.rest.receipts import receipt_of
 from spark_queue.rest.routes import CONSUMER_PATTERN, describe_body, describe_json, router, viewable
@@ -160,16 +161,20 @@ async def look(
         where.append(Condition("tries", ">=", min_tries))
     start = None if after is None else _parse_cursor(after)
 
-    def act() -> Response:
-        batches = list(_pages(bound.store, bound.queue, where, limit, start))
-        messages = list(message_dicts(batches, None))
-        last = None
-        if batches and len(messages) == limit:
-            mature, last_id = milliseconds(batches[-1].column("mature")), batches[-1].column("id")
-            last = _cursor_text(mature[-1].as_py(), last_id[-1].as_py())
-        return json_response({"messages": messages, "after": last})
+    return text_response(await service.look(_read_page, bound.ns, bound.queue, where, limit, start))
 
-    return await service.run_in_thread(act)
+
+@look_at
+def _read_page(
+    contents: Contents, ns: str, queue: str, where: Sequence[Condition], limit: int, start: tuple[int, str] | None
+) -> bytes:
+    batches = list(_pages(contents.stores[ns], queue, where, limit, start))
+    messages = list(message_dicts(batches, None))
+    last = None
+    if batches and len(messages) == limit:
+        mature, last_id = milliseconds(batches[-1].column("mature")), batches[-1].column("id")
+        last = _cursor_text(mature[-1].as_py(), last_id[-1].as_py())
+    return json_text({"messages": messages, "after": last})
 
 
 def _pages(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import islice
 from typing import Annotated, Any
@@ -11,9 +12,10 @@ from starlette.responses import Response
 
 from spark_queue.admin.sizes import COUNTERS, load_summary
 from spark_queue.errors import OptionError
-from spark_queue.rest.answers import json_response
+from spark_queue.rest.answers import json_response, json_text, text_response
 from spark_queue.rest.bound_queue import BoundQueue
 from spark_queue.rest.lanes import Lane, lane
+from spark_queue.rest.looks.contents import Contents, look_at
 from spark_queue.rest.routes import describe_json, router, viewable
 from spark_queue.rest.service import QueueDependency, Service, ServiceDependency
 from spark_queue.stores.base import Store
@@ -65,16 +67,20 @@ async def list_queues(
 ) -> Response:
     """List queues that hold messages or were used before, with their sizes."""
     namespaces = sorted(service.stores) if ns is None else [ns]
-    stores = {name: service.get_store(name) for name in namespaces}
-    start = _parse_after(after)
+    for name in namespaces:
+        service.get_store(name)
+    return text_response(await service.look(_read_list, namespaces, _parse_after(after), limit, exact))
 
-    def act() -> dict[str, Any]:
-        places = ((name, queue) for name, store in stores.items() for queue in store.queues())
-        page = list(islice((place for place in places if place > start), limit + 1))
-        found = [_sizes_of(name, stores[name], queue, exact) for name, queue in page[:limit]]
-        return {"queues": found, "after": "/".join(page[limit - 1]) if len(page) > limit else None}
 
-    return json_response(await service.run_in_thread(act))
+@look_at
+def _read_list(
+    contents: Contents, namespaces: Sequence[str], start: tuple[str, str], limit: int, exact: bool
+) -> bytes:
+    stores = {name: contents.stores[name] for name in namespaces}
+    places = ((name, queue) for name, store in stores.items() for queue in store.queues())
+    page = list(islice((place for place in places if place > start), limit + 1))
+    found = [_sizes_of(name, stores[name], queue, exact) for name, queue in page[:limit]]
+    return json_text({"queues": found, "after": "/".join(page[limit - 1]) if len(page) > limit else None})
 
 
 def _parse_after(after: str | None) -> tuple[str, str]:
@@ -94,13 +100,15 @@ def _parse_after(after: str | None) -> tuple[str, str]:
 @viewable
 async def get_queue(bound: QueueDependency, service: ServiceDependency, exact: Exact = False) -> Response:
     """Return the sizes of a queue, and how many messages all programs have pushed and settled."""
+    return text_response(await service.look(_read_queue, bound.ns, bound.queue, exact))
 
-    def act() -> dict[str, Any]:
-        counted = bound.store.statistics(bound.queue)
-        counters = {name: getattr(counted, name) for name in COUNTERS}
-        return {**_sizes_of(bound.ns, bound.store, bound.queue, exact), "counters": counters}
 
-    return json_response(await service.run_in_thread(act))
+@look_at
+def _read_queue(contents: Contents, ns: str, queue: str, exact: bool) -> bytes:
+    store = contents.stores[ns]
+    counted = store.statistics(queue)
+    counters = {name: getattr(counted, name) for name in COUNTERS}
+    return json_text({**_sizes_of(ns, store, queue, exact), "counters": counters})
 
 
 @routes.post("/v1/queues/{ns}/{queue}/pause", responses={200: describe_json("`paused`.")})
