@@ -22,6 +22,7 @@ from collections.abc import Callable
 
 from spark_queue.messages.schema import MAX_TIME_MS
 from spark_queue.options.queue_options import QueueOptions
+from spark_queue.spark.read.abandoned import AbandonedEpochs
 from spark_queue.spark.read.at_most_once import DROPPED_MESSAGE, is_dropped, mark_delivery
 from spark_queue.spark.read.fetch import FetchRange
 from spark_queue.spark.read.lease_renewer import LeaseRenewer
@@ -47,9 +48,9 @@ OVERSIZE = 4
 #: a process does not show the time of a row, because it starts the workers.
 GUESSED = 3
 
-#: The lease (ms), until it is started, of a batch that then gets an unlimited lease. Until then,
-#: Spark only writes a file.
-UNSTARTED_LEASE = 120_000
+#: The lease (ms), until it is started, of a batch that then gets an unlimited lease, and the shortest
+#: one of others. Until then, Spark only writes a file.
+UNSTARTED_LEASE, SHORTEST_UNSTARTED_LEASE = 120_000, 30_000
 
 
 class Batches:
@@ -78,10 +79,10 @@ class Batches:
             self.isolation = PoisonMessageHandler(store, self.queue, consumer, rules)
         parked = self.isolation.parked_tag if self.isolation and options.reserve_timeout else None
         self.lease_renewer = LeaseRenewer(options, self.ownership, self._lease, parked)
-        self.reserver = Reserver(options, consumer, self._lease)
+        self.reserver = Reserver(options, consumer, self._unstarted_lease)
         self.prefetcher = Prefetcher(options, self.ownership, self.reserver.reserve)
         self._loss_detector = LossDetector(store, options, consumer)
-        log_others(store, self.queue, consumer)
+        self.abandoned = AbandonedEpochs(store, self.queue, consumer)
         self.leftovers_released = False  # those of earlier processes
         self.busy = False
         self._committed = 0
@@ -110,15 +111,29 @@ class Batches:
 
     @property
     def _lease(self) -> int:
-        """The lease (ms) of a batch until it is started."""
+        """The lease (ms) of a batch that is not held without end."""
         return self._options.reserve_timeout or UNSTARTED_LEASE
 
+    @property
+    def _unstarted_lease(self) -> int:
+        """The lease (ms) of a batch until it is started.
+
+        If this process dies before that, the next one gives the messages back with the tries that
+        they had. The end of a lease would count as a failed try.
+        """
+        return max(self._lease, SHORTEST_UNSTARTED_LEASE)
+
     def clean_up(self, start: Offset) -> None:
-        """Remove old notes, and release batches after `start` of earlier processes. Runs once."""
+        """Remove old notes, and release batches after `start` of earlier processes. Runs once.
+
+        What abandoned epochs hold is released, too; that is repeated while they may.
+        """
+        self.abandoned.release_when_due()
         if not self.leftovers_released:
             self.leftovers_released = True
             remove_old_notes(self._store)
             release_leftovers(self._store, self.queue, start)
+            log_others(self._store, self.queue, start["consumer"])
 
     # --- 1. reserved
 
@@ -152,7 +167,7 @@ class Batches:
         return rows
 
     def _reserve_parked(self, tag: str) -> list[int]:
-        rows = self.isolation.take_parked_group(tag, self._lease) if self.isolation else 0
+        rows = self.isolation.take_parked_group(tag, self._unstarted_lease) if self.isolation else 0
         return [rows] if rows else []
 
     def _take_prefetched(self, tag: str, limit: int) -> list[int]:
@@ -182,13 +197,18 @@ class Batches:
 
     # --- 3. started
 
-    def start(self, end: Offset) -> None:
-        """Record once that the batch of `end` is started: see `Ownership.start`."""
-        if self._started != (batch := batch_of(end)):
-            self.ownership.start(batch)
-            self._started = batch
-            self._started_batches += 1
-            self.reserver.note_batch(sum(end.get("rows", [])))
+    def start(self, end: Offset) -> bool:
+        """Record once that the batch of `end` is started: see `Ownership.start`.
+
+        Return whether it was started before, so that tasks may have read it.
+        """
+        if self._started == (batch := batch_of(end)):
+            return True
+        before = self.ownership.start(batch)
+        self._started = batch
+        self._started_batches += 1
+        self.reserver.note_batch(sum(end.get("rows", [])))
+        return before
 
     # --- 4. held, while its tasks work on it
 
@@ -205,7 +225,8 @@ class Batches:
         if self._options.reserve_timeout is None:
             self._store.renew(self.queue, tag, None)
         else:
-            self.lease_renewer.watch(tag, self._reserved_at if fresh else -math.inf)
+            lasts = fresh and self._unstarted_lease == self._lease
+            self.lease_renewer.watch(tag, self._reserved_at if lasts else -math.inf)
         self.busy = True
         if fresh:
             self._prefetch(end)
@@ -243,7 +264,7 @@ class Batches:
             limit = self.reserver.limit_guess(limit)
             self._prefetch_limits = limit, before
         tag = self.tag_after(end)
-        self.lease_renewer.watch(tag, time.monotonic())
+        self.lease_renewer.watch(tag, time.monotonic(), self._unstarted_lease)
         self.prefetcher.start(tag, limit, before)
 
     # --- 5. removed

@@ -30,6 +30,7 @@ class LeaseRenewer:
         self._lease = lease
         self._interval = lease / 3000  # seconds between two renewals
         self._renew_at: dict[str, float] = {}  # when to renew the lease of each tag (monotonic s)
+        self._leases: dict[str, int] = {}  # the lease of each tag (ms)
         self._lock = threading.Lock()
         self._renewing = threading.Lock()
         self._fenced: FencedError | None = None
@@ -39,9 +40,13 @@ class LeaseRenewer:
         self._thread = threading.Thread(target=self._run, name="spark_queue lease renewer", daemon=True)
         self._thread.start()
 
-    def watch(self, tag: str, since: float = -math.inf) -> None:
-        """Begin to renew the lease of this batch, which began at `since` (monotonic s)."""
+    def watch(self, tag: str, since: float = -math.inf, lease: int | None = None) -> None:
+        """Begin to renew the lease of this batch, which began at `since` (monotonic s).
+
+        `lease`: its own (ms), instead of that of batches.
+        """
         with self._lock:
+            self._leases[tag] = lease or self._lease
             self._renew_at[tag] = since + self._interval
         if since + self._interval < time.monotonic():
             self._wake.set()
@@ -50,6 +55,7 @@ class LeaseRenewer:
         """Stop renewing the lease of this batch. No renewal follows once this has returned."""
         with self._lock:
             self._renew_at.pop(tag, None)
+            self._leases.pop(tag, None)
         with self._renewing:
             pass
 
@@ -101,8 +107,8 @@ class LeaseRenewer:
             due = [tag for tag, moment in self._renew_at.items() if moment <= now]
         for tag in due:
             with self._renewing:
-                if tag in self._renew_at:
-                    store.renew(queue, tag, self._lease)
+                if lease := self._leases.get(tag):
+                    store.renew(queue, tag, lease)
         if due and self._parked is not None:
             store.renew(queue, self._parked, self._lease)
         with self._lock:

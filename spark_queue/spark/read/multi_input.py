@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Any, TypedDict
 
 from spark_queue.errors import CheckpointError, FencedError
-from spark_queue.options.inputs import ALTS, LOG
+from spark_queue.options.inputs import ALTS, LOG, ZIP
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.options.values import EXACTLY_ONCE
 from spark_queue.spark.read.at_most_once import mark_delivery
@@ -27,8 +27,12 @@ from spark_queue.spark.read.pacing import Stopwatch
 from spark_queue.spark.read.queue_input import QueueInput
 from spark_queue.spark.read.wait_any import AnyWaiter
 from spark_queue.stores.base import partition_sizes
+from spark_queue.stores.services.owner import OWNER_TIMEOUT_MS
 
 log = logging.getLogger(__name__)
+
+#: How often a process looks whether another one has died (s).
+LOOK_INTERVAL = 0.25
 
 
 class MultiInputOffset(TypedDict, total=False):
@@ -118,6 +122,7 @@ class MultiInputPlanner:
         self.waiting = self._single_queue.waiting if self._single_queue else Stopwatch()
         self._waiter = AnyWaiter(member.open_waiter for member in self.members.values())
         self._bounded = False
+        self._ordered = False  # whether it has waited for what others may give back
 
     @cached_property
     def initial(self) -> MultiInputOffset:
@@ -153,6 +158,9 @@ class MultiInputPlanner:
             self.commit(start)
             for binding, queue in self.queues.items():
                 queue.clean_up(offsets[binding])
+            if self._options.combine == ZIP and not self._ordered:
+                self._ordered = True
+                self._wait_for_order(offsets)
             take = self._reserve_from_first if self._options.combine == ALTS else self._reserve_from_each
             rows = take(offsets, limit)
             for binding in rows:
@@ -165,6 +173,33 @@ class MultiInputPlanner:
             end_offset["places"] = places
         self._reserved = mark_delivery(end_offset, self._options)
         return self._reserved
+
+    def _wait_for_order(self, offsets: Mapping[str, Offset]) -> None:
+        """Wait until processes that died before their first batch are known to be dead.
+
+        What they hold comes first in its queue. Without it, messages of other places would come
+        together. Warns if living consumers hold messages.
+        """
+        end, logged = time.monotonic() + OWNER_TIMEOUT_MS / 1000, False
+        while time.monotonic() < end:
+            undecided = {one.queue: one.look_for_abandoned(offsets[name]) for name, one in self.queues.items()}
+            if not any(undecided.values()):
+                break
+            if not logged:
+                logged = True
+                log.info(
+                    "waiting for up to %d s: another process holds messages of %s, and may have died before its first "
+                    "batch",
+                    OWNER_TIMEOUT_MS // 1000, ", ".join(queue for queue, rows in undecided.items() if rows),
+                )  # fmt: skip
+            time.sleep(LOOK_INTERVAL)
+        held = {one.queue: one.held_by_others(offsets[name]) for name, one in self.queues.items()}
+        if any(held.values()):
+            log.warning(
+                "other consumers hold messages of %s, or retry them: so the n-th message of one input does not come "
+                "with the n-th of the others",
+                ", ".join(f"{queue} ({rows:,})" for queue, rows in held.items() if rows),
+            )
 
     def _reserve_from_each(self, offsets: Mapping[str, Offset], limit: int) -> dict[str, list[int]]:
         """Reserve the same number of messages of every input; none if an input has none."""
@@ -212,23 +247,24 @@ class MultiInputPlanner:
             return [] if end["seq"] else [empty]  # see `Consumer.plan`
         ends = input_offsets(end)
         bindings = [binding for binding, parts in end.get("rows", {}).items() if sum(parts)]
-        for binding, queue in self.queues.items():
-            queue.start(ends[binding])  # in all queues, so that none of them accepts an older checkpoint
+        # In all queues, so that none of them accepts an older checkpoint.
+        read_before = all([queue.start(ends[binding]) for binding, queue in self.queues.items()])
         held = {binding: self.members[binding].hold(ends[binding]) for binding in bindings}
         if self._single_queue:
             return [ZippedRange(delivery, {binding: [one]}) for binding in bindings for one in held[binding]]
         replayed = self._reserved != end
-        if not all(held.values()) or (replayed and not self._can_replay(ends, bindings)):
+        if not all(held.values()) or (replayed and not self._can_replay(ends, bindings, read_before)):
             return [empty]
         ranges = {binding: self.members[binding].ranges(ends[binding], replayed=replayed) for binding in bindings}
         return split_batch(delivery, ranges, self._options.min_partitions or 1) or [empty]
 
-    def _can_replay(self, ends: Mapping[str, Offset], bindings: Sequence[str]) -> bool:
+    def _can_replay(self, ends: Mapping[str, Offset], bindings: Sequence[str], read_before: bool) -> bool:
         """Return whether a replayed batch still holds all its messages.
 
         If some are missing, it is unknown which of the others belong together. Then all are
         released, and delivered again in other batches. If the delivery is exactly-once, you must
-        decide that: raises `FencedError`.
+        decide that, unless no task has read the batch: raises `FencedError`. `read_before`: whether
+        one may have.
         """
         lost = {binding: self.members[binding].lost_rows(ends[binding]) for binding in bindings}
         if len(bindings) == 1 or not any(lost.values()):
@@ -239,7 +275,7 @@ class MultiInputPlanner:
             return False
         tag = delivery_of(ends[bindings[0]])
         held = ", ".join(f"{rows - lost[binding]} of {rows} of {ends[binding]['queue']}" for binding in bindings)
-        if self._options.delivery == EXACTLY_ONCE:
+        if self._options.delivery == EXACTLY_ONCE and read_before:
             steps = [f"spark-queue recover URL {ends[b]['queue']} {ends[b]['consumer']} --sink URL" for b in holding]
             raise FencedError(
                 f"batch {tag}: only {held} messages are still reserved, the others were released, or removed because "

@@ -68,6 +68,18 @@ def delivery_of_tag(tag: str) -> str:
     return f"{consumer}/{batch.partition('.')[0]}"
 
 
+def batch_of_tag(tag: str) -> tuple[str, Batch | None]:
+    """Return the consumer and the batch that the tag of a partition names.
+
+    The batch is `None` if it is no tag of a batch.
+    """
+    consumer, _, rest = tag.rpartition("/")[0].rpartition("/")
+    seq, _, by = rest.partition(".")
+    if consumer.count("/") != 1 or not (seq.isdecimal() and (by or "0").isdecimal()):
+        return consumer, None
+    return consumer, Batch(int(seq), int(by or 0))
+
+
 def check_offset(offset: Mapping[str, Any], options: QueueOptions) -> None:
     """Raise `CheckpointError` if an offset of Spark does not match the options of this query."""
     queue = options.queue

@@ -36,6 +36,20 @@ class QueueInput(Consumer):
         """Release the batches after `start` of earlier processes: see `Batches.clean_up`."""
         self.batches(start).clean_up(start)
 
+    def look_for_abandoned(self, start: Offset) -> int:
+        """Give back what abandoned epochs hold; return how many messages others may still give back.
+
+        Their owners count as alive, but have shown no sign of life since the first look.
+        """
+        abandoned = self.batches(start).abandoned
+        abandoned.release()
+        return abandoned.undecided
+
+    def held_by_others(self, start: Offset) -> int:
+        """Return how many messages other consumers hold."""
+        own = start["consumer"] + "/"
+        return sum(one.rows for one in self.store.reservations(self.queue) if not one.tag.startswith(own))
+
     @contextmanager
     def open_waiter(self) -> Iterator[Callable[[int], bool]]:
         """Yield a `wait` for another thread, with its own connection."""
@@ -97,9 +111,9 @@ class QueueInput(Consumer):
         """Record that this process reserved the batch after `start`."""
         self.batches(start).offset(start, rows)
 
-    def start(self, end: Offset) -> None:
+    def start(self, end: Offset) -> bool:
         """Record that a batch is started: see `Batches.start`."""
-        self.batches(end).start(end)
+        return self.batches(end).start(end)
 
     def hold(self, end: Offset) -> list[FetchRange]:
         """Hold a started batch; return the ranges that its tasks fetch: see `Batches.hold`."""

@@ -170,10 +170,10 @@ class Ownership:
                 f"Its messages come again: {self._recover_hint}",
             )
 
-    def start(self, batch: Batch) -> None:
+    def start(self, batch: Batch) -> bool:
         """Note that this batch is started: Spark has it in its log, and will run it.
 
-        One compare-and-set; a repeated call changes nothing. Raises `FencedError` if this process
+        Return whether it was started already. One compare-and-set; a repeated call changes nothing. Raises `FencedError` if this process
         lost the consumer, `CheckpointError` if a later batch was started, or another one of the
         same number.
         """
@@ -187,9 +187,9 @@ class Ownership:
             self._check_age(batch, standing.started)
             if standing.started == batch:
                 self.check()
-                return
+                return True
             if self._write(note, replace(standing, started=batch)):
-                return
+                return False
             note = None
 
     def renumber(self) -> None:
@@ -213,7 +213,11 @@ class Ownership:
         owner = None if standing is None else standing.owner
         if standing is not None and owner is not None and owner.token == self.token:
             return standing
-        taker = "it was released manually" if standing else "its queue was dropped"
+        taker = "its queue was dropped"
+        if standing is not None:
+            taker = "it was released manually"
+            if standing.started is None:
+                taker += ", or it gave no sign of life before its first batch, and others may have its messages"
         if owner is not None:
             taker = f"{owner} has taken over"
         raise FencedError(

@@ -784,7 +784,7 @@ def test_a_late_release_leaves_what_another_process_has_started(any_url, name, c
 
     def listed_early(*args):
         found = list_reservations(*args)
-        shares.extend(third.plan(one, two))
+        shares[:] = third.plan(one, two)
         return found
 
     monkeypatch.setattr(second.store, "reservations", listed_early)

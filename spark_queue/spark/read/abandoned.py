@@ -1,0 +1,96 @@
+"""Give back what abandoned epochs hold.
+
+Each new checkpoint is a new epoch of its consumer. A process knows the epoch from Spark's offset
+log, which has it only after the first batch was reserved. If the process dies before that, the
+restart is another epoch, and the messages would stay reserved until their lease ends.
+
+An epoch is *abandoned* if no batch of it was ever started, and its owner was removed, is dead, or is
+silent by the database's clock. No task has seen what it holds. The process that finds it removes
+its owner first, in one compare-and-set; who loses that gives nothing back. An owner that only stood
+still is then refused when it starts its batch. Tries do not change.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import defaultdict
+from dataclasses import replace
+
+from spark_queue.spark.read.offsets import batch_of_tag
+from spark_queue.stores.base import Store
+from spark_queue.stores.services.owner import OWNER_NOTE, OWNER_TIMEOUT_MS, ConsumerState
+from spark_queue.stores.types import Reservation, queue_note_key
+
+log = logging.getLogger(__name__)
+
+
+class AbandonedEpochs:
+    """Looks for abandoned epochs in one queue, for a process that is about to reserve there."""
+
+    def __init__(self, store: Store, queue: str, consumer: str) -> None:
+        """`consumer`: the one of this process, whose own reservations are left alone."""
+        self._store, self._queue, self._consumer = store, queue, consumer
+        self._look_at = -math.inf  # when to look again (monotonic s)
+        self._seen: dict[str, int] = {}  # consumer -> the version of its note at the first look
+        self.waiting = 0  #: messages of epochs without a started batch whose owners count as alive
+        self.undecided = 0  #: those of them whose owners have shown no sign of life since the first look
+
+    def release_when_due(self) -> None:
+        """Give back what abandoned epochs hold.
+
+        It looks at the first call, and then every 10 s while other epochs may be abandoned soon.
+        """
+        if time.monotonic() >= self._look_at:
+            self.release()
+
+    def release(self) -> int:
+        """Give back what abandoned epochs hold, and return the number of messages.
+
+        Atomic for each epoch as `rollback`. Raises `StoreError`.
+        """
+        self.waiting = self.undecided = released = 0
+        for consumer, held in self._unstarted().items():
+            key = queue_note_key(self._queue, OWNER_NOTE, consumer)
+            note = self._store.note(key)
+            if note is None or not _began_nothing(state := ConsumerState.from_note(note)):
+                continue
+            if state.alive_owner(self._store.now()):
+                rows = sum(one.rows for one in held)
+                self.waiting += rows
+                self.undecided += rows if self._seen.setdefault(consumer, note.version) == note.version else 0
+            elif state.owner is None or self._store.set_note(key, replace(state, owner=None).note_value, note.version):
+                released += sum(map(self._give_back, held))
+        self._look_at = time.monotonic() + OWNER_TIMEOUT_MS / 1000 if self.waiting else math.inf
+        return released
+
+    def _unstarted(self) -> dict[str, list[Reservation]]:
+        """Return the reservations that may be of abandoned epochs, by consumer.
+
+        Their lease has an end: an unlimited one was set for a task. Their tag names a process:
+        without one, an earlier version has reserved them, which recorded no start.
+        """
+        found: dict[str, list[Reservation]] = defaultdict(list)
+        for one in self._store.reservations(self._queue):
+            consumer, batch = batch_of_tag(one.tag)
+            if batch is not None and batch.by and consumer != self._consumer and one.until is not None:
+                found[consumer].append(one)
+        return found
+
+    def _give_back(self, one: Reservation) -> int:
+        rows = self._store.rollback(self._queue, one.tag, delay=None, failed=False, include_endless=False)
+        if rows:
+            log.info(
+                "released %d messages of %s under %s: its process has died before its query began",
+                rows, self._queue, one.tag,
+            )  # fmt: skip
+        return rows
+
+
+def _began_nothing(state: ConsumerState) -> bool:
+    """Return whether no batch of an epoch was ever started.
+
+    A note of the first version, whose number is 0, does not say so.
+    """
+    return state.number > 0 and (state.started is None or state.started.initial)
