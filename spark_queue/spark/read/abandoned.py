@@ -4,8 +4,8 @@ Each new checkpoint is a new epoch of its consumer. A process knows the epoch fr
 log, which has it only after the first batch was reserved. If the process dies before that, the
 restart is another epoch, and the messages would stay reserved until their lease ends.
 
-An epoch is *abandoned* if no batch of it was ever started, and its owner was removed, is dead, or is
-silent by the database's clock. No task has seen what it holds. The process that finds it removes
+An epoch is *abandoned* if no batch of it was ever started, and its owner was removed, is dead, or
+is silent by the database's clock. No task has seen what it holds. The process that finds it removes
 its owner first, in one compare-and-set; who loses that gives nothing back. An owner that only stood
 still is then refused when it starts its batch. Tries do not change.
 """
@@ -21,7 +21,7 @@ from dataclasses import replace
 from spark_queue.spark.read.offsets import batch_of_tag
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.owner import OWNER_NOTE, OWNER_TIMEOUT_MS, ConsumerState
-from spark_queue.stores.types import Reservation, queue_note_key
+from spark_queue.stores.types import Note, Reservation, queue_note_key
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class AbandonedEpochs:
                 rows = sum(one.rows for one in held)
                 self.waiting += rows
                 self.undecided += rows if self._seen.setdefault(consumer, note.version) == note.version else 0
-            elif state.owner is None or self._store.set_note(key, replace(state, owner=None).note_value, note.version):
+            elif self._remove_owner(key, note, state):
                 released += sum(map(self._give_back, held))
         self._look_at = time.monotonic() + OWNER_TIMEOUT_MS / 1000 if self.waiting else math.inf
         return released
@@ -77,6 +77,10 @@ class AbandonedEpochs:
             if batch is not None and batch.by and consumer != self._consumer and one.until is not None:
                 found[consumer].append(one)
         return found
+
+    def _remove_owner(self, key: str, note: Note, state: ConsumerState) -> bool:
+        """Remove the owner of an epoch; return whether it has none. Another process may be faster."""
+        return state.owner is None or self._store.set_note(key, replace(state, owner=None).note_value, note.version)
 
     def _give_back(self, one: Reservation) -> int:
         rows = self._store.rollback(self._queue, one.tag, delay=None, failed=False, include_endless=False)

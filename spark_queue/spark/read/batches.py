@@ -48,8 +48,8 @@ OVERSIZE = 4
 #: a process does not show the time of a row, because it starts the workers.
 GUESSED = 3
 
-#: The lease (ms), until it is started, of a batch that then gets an unlimited lease, and the shortest
-#: one of others. Until then, Spark only writes a file.
+#: The lease (ms), until it is started, of a batch that then gets an unlimited lease, and the
+#: shortest one of others. Until then, Spark only writes a file.
 UNSTARTED_LEASE, SHORTEST_UNSTARTED_LEASE = 120_000, 30_000
 
 
@@ -197,18 +197,17 @@ class Batches:
 
     # --- 3. started
 
-    def start(self, end: Offset) -> bool:
-        """Record once that the batch of `end` is started: see `Ownership.start`.
+    def is_started(self, end: Offset) -> bool:
+        """Return whether the batch of `end` is started: only then tasks may have read it."""
+        return self.ownership.check().started == batch_of(end)
 
-        Return whether it was started before, so that tasks may have read it.
-        """
-        if self._started == (batch := batch_of(end)):
-            return True
-        before = self.ownership.start(batch)
-        self._started = batch
-        self._started_batches += 1
-        self.reserver.note_batch(sum(end.get("rows", [])))
-        return before
+    def start(self, end: Offset) -> None:
+        """Record once that the batch of `end` is started: see `Ownership.start`."""
+        if self._started != (batch := batch_of(end)):
+            self.ownership.start(batch)
+            self._started = batch
+            self._started_batches += 1
+            self.reserver.note_batch(sum(end.get("rows", [])))
 
     # --- 4. held, while its tasks work on it
 

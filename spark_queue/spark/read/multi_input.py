@@ -188,8 +188,8 @@ class MultiInputPlanner:
             if not logged:
                 logged = True
                 log.info(
-                    "waiting for up to %d s: another process holds messages of %s, and may have died before its first "
-                    "batch",
+                    "waiting for up to %d s: another process holds messages of %s, and may have died before its "
+                    "first batch",
                     OWNER_TIMEOUT_MS // 1000, ", ".join(queue for queue, rows in undecided.items() if rows),
                 )  # fmt: skip
             time.sleep(LOOK_INTERVAL)
@@ -247,24 +247,38 @@ class MultiInputPlanner:
             return [] if end["seq"] else [empty]  # see `Consumer.plan`
         ends = input_offsets(end)
         bindings = [binding for binding, parts in end.get("rows", {}).items() if sum(parts)]
-        # In all queues, so that none of them accepts an older checkpoint.
-        read_before = all([queue.start(ends[binding]) for binding, queue in self.queues.items()])
+        replayed = self._reserved != end
+        if replayed:
+            self._release_unread(ends, bindings)
+        for binding, queue in self.queues.items():
+            queue.start(ends[binding])  # in all queues, so that none of them accepts an older checkpoint
         held = {binding: self.members[binding].hold(ends[binding]) for binding in bindings}
         if self._single_queue:
             return [ZippedRange(delivery, {binding: [one]}) for binding in bindings for one in held[binding]]
-        replayed = self._reserved != end
-        if not all(held.values()) or (replayed and not self._can_replay(ends, bindings, read_before)):
+        if not all(held.values()) or (replayed and not self._can_replay(ends, bindings)):
             return [empty]
         ranges = {binding: self.members[binding].ranges(ends[binding], replayed=replayed) for binding in bindings}
         return split_batch(delivery, ranges, self._options.min_partitions or 1) or [empty]
 
-    def _can_replay(self, ends: Mapping[str, Offset], bindings: Sequence[str], read_before: bool) -> bool:
+    def _release_unread(self, ends: Mapping[str, Offset], bindings: Sequence[str]) -> None:
+        """Release a batch that no task has read, and that is not whole any more.
+
+        It is not started in one of its queues: tasks read a batch after that. So no decision of a
+        person is needed, as in `_can_replay`.
+        """
+        if all(queue.is_started(ends[binding]) for binding, queue in self.queues.items()):
+            return
+        if any(self.members[binding].lost_rows(ends[binding]) for binding in bindings):
+            for binding in bindings:
+                if binding in self.queues:  # a log reserves nothing
+                    self.queues[binding].release(ends[binding])
+
+    def _can_replay(self, ends: Mapping[str, Offset], bindings: Sequence[str]) -> bool:
         """Return whether a replayed batch still holds all its messages.
 
         If some are missing, it is unknown which of the others belong together. Then all are
         released, and delivered again in other batches. If the delivery is exactly-once, you must
-        decide that, unless no task has read the batch: raises `FencedError`. `read_before`: whether
-        one may have.
+        decide that: raises `FencedError`.
         """
         lost = {binding: self.members[binding].lost_rows(ends[binding]) for binding in bindings}
         if len(bindings) == 1 or not any(lost.values()):
@@ -275,7 +289,7 @@ class MultiInputPlanner:
             return False
         tag = delivery_of(ends[bindings[0]])
         held = ", ".join(f"{rows - lost[binding]} of {rows} of {ends[binding]['queue']}" for binding in bindings)
-        if self._options.delivery == EXACTLY_ONCE and read_before:
+        if self._options.delivery == EXACTLY_ONCE:
             steps = [f"spark-queue recover URL {ends[b]['queue']} {ends[b]['consumer']} --sink URL" for b in holding]
             raise FencedError(
                 f"batch {tag}: only {held} messages are still reserved, the others were released, or removed because "

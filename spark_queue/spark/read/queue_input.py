@@ -37,7 +37,7 @@ class QueueInput(Consumer):
         self.batches(start).clean_up(start)
 
     def look_for_abandoned(self, start: Offset) -> int:
-        """Give back what abandoned epochs hold; return how many messages others may still give back.
+        """Give back what abandoned epochs hold, and return how many messages may follow.
 
         Their owners count as alive, but have shown no sign of life since the first look.
         """
@@ -111,9 +111,13 @@ class QueueInput(Consumer):
         """Record that this process reserved the batch after `start`."""
         self.batches(start).offset(start, rows)
 
-    def start(self, end: Offset) -> bool:
+    def is_started(self, end: Offset) -> bool:
+        """Return whether a batch is started: see `Batches.is_started`."""
+        return self.batches(end).is_started(end)
+
+    def start(self, end: Offset) -> None:
         """Record that a batch is started: see `Batches.start`."""
-        return self.batches(end).start(end)
+        self.batches(end).start(end)
 
     def hold(self, end: Offset) -> list[FetchRange]:
         """Hold a started batch; return the ranges that its tasks fetch: see `Batches.hold`."""

@@ -170,10 +170,10 @@ class Ownership:
                 f"Its messages come again: {self._recover_hint}",
             )
 
-    def start(self, batch: Batch) -> bool:
+    def start(self, batch: Batch) -> None:
         """Note that this batch is started: Spark has it in its log, and will run it.
 
-        Return whether it was started already. One compare-and-set; a repeated call changes nothing. Raises `FencedError` if this process
+        One compare-and-set; a repeated call changes nothing. Raises `FencedError` if this process
         lost the consumer, `CheckpointError` if a later batch was started, or another one of the
         same number.
         """
@@ -187,9 +187,9 @@ class Ownership:
             self._check_age(batch, standing.started)
             if standing.started == batch:
                 self.check()
-                return True
+                return
             if self._write(note, replace(standing, started=batch)):
-                return False
+                return
             note = None
 
     def renumber(self) -> None:

@@ -1,19 +1,25 @@
-"""A driver that dies before its first offset is in Spark's log: its epoch is abandoned, and nothing is lost by that."""
+"""A driver dies before its first offset is in Spark's log: its epoch is abandoned, and nothing is lost by that."""
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
 import pytest
 
 from spark_queue import FencedError, Queue, open_store
 from spark_queue.options.queue_options import QueueOptions
+from spark_queue.spark.read import multi_input
 from spark_queue.spark.read.abandoned import AbandonedEpochs
 from spark_queue.spark.read.consumer import Consumer
+from spark_queue.spark.read.multi_input import input_offsets
 from spark_queue.spark.read.offsets import Batch, batch_of_tag
 from spark_queue.stores.conformance.waiting import end_lease
 from spark_queue.stores.services.owner import OWNER_NOTE, ConsumerState, Owner, load_consumer_state
 from spark_queue.stores.types import queue_note_key
+from tests.spark.read.test_inputs import same, small, world
+
+__all__ = ["small", "world"]
 
 LEAST, EXACTLY = "at-least-once", "exactly-once"
 
@@ -24,7 +30,13 @@ def consumers():
     made = []
 
     def make(url, queue, **options):
-        raw = {"url": url, "queue": queue, "numPartitions": "2", "waitTimeout": "50ms", "maxRecordsPerTrigger": "20"} | options
+        raw = {
+            "url": url,
+            "queue": queue,
+            "numPartitions": "2",
+            "waitTimeout": "50ms",
+            "maxRecordsPerTrigger": "20",
+        } | options
         made.append(Consumer(QueueOptions.parse(raw, "stream", "snapshot")))
         return made[-1]
 
@@ -156,3 +168,95 @@ def test_who_loses_the_compare_and_set_gives_nothing_back(any_url, name, consume
 )  # fmt: skip
 def test_the_batch_of_a_tag(tag, batch):
     assert batch_of_tag(tag) == batch
+
+
+# --- several inputs -------------------------------------------------------------------------------
+
+
+def change_owners(world, offset, change):
+    for ns, queue in world.queues.values():
+        with open_store(world.urls[ns]) as store:
+            if store.note(queue_note_key(queue, OWNER_NOTE, offset["consumer"])) is None:
+                continue
+        change_owner(world.urls[ns], queue, offset["consumer"], change)
+
+
+@pytest.mark.parametrize("delivery", [LEAST, EXACTLY])
+@pytest.mark.parametrize("reached", [["a"], ["a", "b"]], ids=["one input", "both"])
+def test_the_nth_comes_with_the_nth_after_a_death_in_the_first_reserve(world, delivery, reached):
+    for binding in "ab":
+        world.push(binding, range(100))
+    old, new = (world.reader(delivery=delivery, maxTries="1") for _ in range(2))
+    offset = old.initial
+    for binding in reached:  # it dies while it reserves, or when it has
+        view = input_offsets(offset)[binding]
+        old.queues[binding].take(view, 60 if binding == "a" else 40)
+        old.queues[binding].owned.lease_renewer.stop()
+    change_owners(world, offset, dead)
+    for binding in "ab":
+        world.push(binding, range(100, 120))
+    start, seen = new.initial, []
+    while (end := new.next(start, 50)) != start:
+        seen += world.rows(new, new.plan(start, end))
+        start = end
+    assert seen == same(range(120))
+    assert world.sizes() == {"a": (0, 0), "b": (0, 0)}
+
+
+def test_inputs_side_by_side_wait_until_another_process_is_known_to_be_dead(small, monkeypatch, caplog):
+    for binding in "ab":
+        small.push(binding, range(10))
+    old, new = small.reader(), small.reader()
+    old.queues["a"].take(input_offsets(old.initial)["a"], 6)
+    old.queues["a"].owned.lease_renewer.stop()
+    change_owners(small, old.initial, lambda one: replace(one, host="elsewhere"))
+    looks = []
+
+    def sleep(_):
+        looks.append(1)
+        if len(looks) == 3:  # ten seconds without a heartbeat have passed
+            change_owners(small, old.initial, silent)
+
+    monkeypatch.setattr(multi_input.time, "sleep", sleep)
+    with caplog.at_level(logging.INFO):
+        end = new.next(new.initial, 10)
+    assert small.rows(new, new.plan(new.initial, end)) == same(range(10)) and len(looks) == 3
+    [told] = [one.getMessage() for one in caplog.records if "waiting for up to 10 s" in one.getMessage()]
+    assert small.queues["a"][1] in told
+
+
+def test_a_living_consumer_of_one_input_is_warned_of_once(small, monkeypatch, caplog):
+    for binding in "ab":
+        small.push(binding, range(10))
+    old, new = small.reader(), small.reader()
+    old.queues["a"].take(input_offsets(old.initial)["a"], 6)
+    monkeypatch.setattr(multi_input.time, "sleep", lambda _: old.queues["a"].owned.ownership.renew())
+    start = new.initial
+    while (end := new.next(start, 2)) != start:
+        new.plan(start, end)
+        start = end
+    told = [one.getMessage() for one in caplog.records if "n-th message of one input" in one.getMessage()]
+    assert len(told) == 1 and f"{small.queues['a'][1]} (6)" in told[0]
+
+
+@pytest.mark.parametrize("started", ["none", "a"])
+def test_a_batch_that_no_task_has_read_goes_back_if_it_is_not_whole(world, started):
+    """Its offset is in Spark's log, but it is not started in each of its queues."""
+    for binding in "ab":
+        world.push(binding, range(10))
+    old, new = (world.reader(delivery=EXACTLY) for _ in range(2))
+    end = old.next(old.initial, 10)
+    if started == "a":
+        old.queues["a"].start(input_offsets(end)["a"])
+    for one in old.queues.values():
+        one.owned.lease_renewer.stop()
+    ns, queue = world.queues["b"]
+    with open_store(world.urls[ns]) as store:
+        tag = store.reservations(queue, end["consumer"])[0].tag
+        ids = next(iter(store.peek_reserved(queue, tag))).column("id").to_pylist()
+        store.rollback(queue, tag, ids[:2], delay=None, failed=False)  # as the end of its lease does
+    change_owners(world, end, dead)
+    assert world.rows(new, new.plan(old.initial, end)) == [], "the batch is empty"
+    assert world.sizes() == {"a": (10, 0), "b": (10, 0)}
+    again = new.next(end, 10)
+    assert world.rows(new, new.plan(end, again)) == same(range(10))
