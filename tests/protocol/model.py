@@ -194,6 +194,12 @@ def _claim(state: State, place: int, driver: Driver, world: World, rules: Rules)
         given = [n for n in left if n % world.queues == left[0] % world.queues]
         tidied = state.put(dict.fromkeys(given, FREE)).with_driver(place, driver._replace(tidied=given == left))
         yield "gives back what was not started", tidied
+        if rules.first:
+            return
+    if given_back := list(_abandoned(state, place, driver, rules)):
+        yield from given_back
+        if rules.first:
+            return
     if world.empty and not driver.batch and not any(free_of):
         yield "finds nothing, and Spark begins", state.with_driver(place, driver._replace(step="log"))
     if world.combine == "zip":
@@ -205,7 +211,7 @@ def _claim(state: State, place: int, driver: Driver, world: World, rules: Rules)
     free = [] if held and not driver.fresh else free_of[queue]
     room = world.most - len(held) if world.cut or not held else 0
     took = free[: min(room, 1) if world.cut else room]
-    after = state.put({n: Held(tag, _lease(world, rules)) for n in took})
+    after = state.claim({n: Held(tag, _lease(world, rules)) for n in took}, world)
     if took and world.cut and len(held) + len(took) < world.most and len(free) > 1:
         yield f"claims a part of {tag}", after.with_driver(place, driver._replace(fresh=True, tidied=True))
         return
@@ -213,6 +219,28 @@ def _claim(state: State, place: int, driver: Driver, world: World, rules: Rules)
     if end.rows:
         claimed = driver._replace(step="log", end=end, fresh=True, tidied=True)
         yield f"claims {tag}", after.with_driver(place, claimed)
+
+
+def _abandoned(state: State, place: int, driver: Driver, rules: Rules) -> Moves:
+    """Give back what an epoch holds of which no batch was started, once its process is dead: it has no owner then."""
+    if driver.tidied or not rules.abandoned:
+        return
+    for epoch, notes in enumerate(state.notes):
+        for queue, note in enumerate(notes):
+            tags = {one.tag for one in state.messages if isinstance(one, Held) and one.lease != "never"}
+            held = state.held(*(tag for tag in tags if (tag.epoch, tag.queue) == (epoch, queue)))
+            if epoch == driver.epoch or note is None or note.started or not held:
+                continue
+            silent = note.owner and state.runs(epoch, queue, note.owner)
+            if silent and not state.has("takeovers"):
+                continue
+            if note.owner:
+                after = state.with_note(epoch, queue, note._replace(owner=0))
+                done = f"removes the owner of epoch {epoch}{of_queue(queue)}"
+            else:
+                after = state.put(dict.fromkeys(held, FREE))
+                done = f"gives back what epoch {epoch} has abandoned{of_queue(queue)}"
+            yield done, after.less("takeovers") if silent else after
 
 
 def _give_back_ahead(state: State, place: int, driver: Driver, held: list[int]) -> tuple[str, State]:
@@ -231,7 +259,7 @@ def _claim_of_each(
     """As many messages of each queue: what one gives beyond that goes back before Spark learns of the batch."""
     queue, before = driver.queue, driver.end.rows if driver.queue else frozenset()
     took = free[: len(before) if queue else world.most]
-    claimed = state.put({n: Held(tags[queue], "ends") for n in took})
+    claimed = state.claim({n: Held(tags[queue], "ends") for n in took}, world)
     end = Offset(tags, before | frozenset(took))
     after = _next(driver._replace(end=end, fresh=True, tidied=True), world, "log")
     if queue and len(took) < len(before):
@@ -352,6 +380,7 @@ def _read(state: State, place: int, driver: Driver, world: World, rules: Rules) 
             return
     if not rules.late:
         state = state.put(dict.fromkeys(rows, GONE))
+    state = state.read(rows, world)
     after = driver._replace(step="stage" if world.sink == "queue" else "write", rows=rows)
     yield f"reads batch {driver.batch}", state.with_driver(place, after)
 

@@ -32,6 +32,18 @@ class World:
     fresh: int = 0  # new checkpoints
     failovers: int = 0  # publishes that are lost
     aged: int = 0  # notes of a consumer that are removed
+    counting: bool = True  # whether tries are searched, too, where that is possible
+
+    @property
+    def in_order(self) -> bool:
+        """Whether the n-th message of one queue must come with the n-th of the other."""
+        return self.combine == "zip" and self.drivers == 1 and not (self.takers or self.ends or self.damaged or self.fresh)
+
+    @property
+    def counted(self) -> bool:
+        """Whether it is searched for tries that no task has used. Where others take messages, they count them."""
+        quiet = not (self.takers or self.ends or self.damaged or self.fresh or self.foreign)
+        return self.counting and self.drivers == 1 and quiet
 
     @property
     def damaged(self) -> bool:
@@ -189,6 +201,8 @@ class State(NamedTuple):
     stages: frozenset[Stage]
     visible: tuple[int, ...]  # how often each message was written
     copy: Disk | None
+    seen: frozenset[int]  # messages that a task has read, where tries are counted
+    tried: bool  # whether a try was counted of a message that no task has read
     faults: tuple[int, ...]  # how many of each may still happen, as in FAULTS
 
     # --- questions
@@ -280,6 +294,15 @@ class State(NamedTuple):
         """Return the state in which these messages were written once more."""
         return self._replace(visible=tuple(n + (row in rows) for row, n in enumerate(self.visible)))
 
+    def claim(self, held: dict[int, Held], world: World) -> State:
+        """Return the state in which a process has claimed messages. The end of a lease counts as a try."""
+        wrong = any(self.messages[n] != FREE and n not in self.seen for n in held) and world.counted
+        return self.put(dict(held))._replace(tried=self.tried or wrong)
+
+    def read(self, rows: frozenset[int], world: World) -> State:
+        """Return the state in which a task has read messages."""
+        return self._replace(seen=self.seen | rows) if world.counted else self
+
     def less(self, fault: str) -> State:
         """Return the state after a fault."""
         place = FAULTS.index(fault)
@@ -302,12 +325,20 @@ def initial(world: World) -> State:
         stages=frozenset(),
         visible=(0,) * world.messages,
         copy=None,
+        seen=frozenset(),
+        tried=False,
         faults=tuple(getattr(world, name) for name in FAULTS),
     )
 
 
 def breach(state: State, world: World) -> str:
-    """Return which promise is broken: `LOST`, `DOUBLED`, or none."""
+    """Return which promise is broken: `LOST`, `DOUBLED`, `UNPAIRED`, `TRIED`, or none."""
+    if state.tried:
+        return "TRIED"
+    for driver in filter(None, state.drivers if world.in_order else ()):
+        first, second = ({n // 2 for n in driver.rows if n % 2 == queue} for queue in range(2))
+        if first != second:
+            return "UNPAIRED"
     decided = {row for stage in state.stages if state.names(stage) for row in stage.rows}
     passed: set[int] = set()
     if world.foreign and len(state.disk.offsets) - 1 == state.disk.finished >= 0:

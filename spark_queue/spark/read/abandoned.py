@@ -79,7 +79,7 @@ class AbandonedEpochs:
         return found
 
     def _remove_owner(self, key: str, note: Note, state: ConsumerState) -> bool:
-        """Remove the owner of an epoch; return whether it has none. Another process may be faster."""
+        """Remove the owner of an epoch, and return whether it has none. Others may be faster."""
         return state.owner is None or self._store.set_note(key, replace(state, owner=None).note_value, note.version)
 
     def _give_back(self, one: Reservation) -> int:
