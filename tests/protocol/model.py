@@ -29,6 +29,7 @@ from tests.protocol.state import (
     GONE,
     LATER,
     REFUSED,
+    TIDIED,
     Driver,
     Held,
     Moves,
@@ -99,6 +100,10 @@ def _own(state: State, place: int, driver: Driver, world: World, rules: Rules) -
     logged = end in state.disk.offsets[driver.batch :]  # a first batch without messages is, and leads nowhere
     again = end != driver.start or logged
     after = driver._replace(step="plan" if again else "ask", planned=end if world.old_calls else None)
+    if again and world.combine == "zip" and not end.initial:  # in all queues, so that none changes while it looks
+        after = after._replace(step="own", queue=queue + 1)
+        if queue + 1 == world.queues:
+            after = after._replace(step="unread", queue=0)
     if world.foreign:
         yield "reads the checkpoint", state.with_driver(place, after)
         return
@@ -190,16 +195,15 @@ def _claim(state: State, place: int, driver: Driver, world: World, rules: Rules)
         queue = next((one for one, free in enumerate(free_of) if free), 0)
     tags = tuple(Tag(start.epoch, start.seq + 1, by if rules.by else 0, one) for one, by in enumerate(driver.by))
     tag, held = tags[queue], state.held(*tags) if world.combine == "alts" else state.held(tags[queue])
-    if not driver.tidied and (left := [n for n, one in enumerate(state.messages) if _left(one, driver, rules)]):
-        given = [n for n in left if n % world.queues == left[0] % world.queues]
-        tidied = state.put(dict.fromkeys(given, FREE)).with_driver(place, driver._replace(tidied=given == left))
-        yield "gives back what was not started", tidied
-        if rules.first:
-            return
-    if given_back := list(_abandoned(state, place, driver, rules)):
-        yield from given_back
-        if rules.first:
-            return
+    for one in range(driver.tidied // 2, world.queues):
+        if given_back := list(_tidy(state, driver, rules, one)):
+            for done, after, place_of in given_back:
+                later = driver._replace(tidied=place_of)
+                more = any(any(_tidy(after, later, rules, queue)) for queue in range(world.queues))
+                yield done, after.with_driver(place, later if more else driver._replace(tidied=TIDIED))
+            if rules.first:
+                return
+            break
     if world.empty and not driver.batch and not any(free_of):
         yield "finds nothing, and Spark begins", state.with_driver(place, driver._replace(step="log"))
     if world.combine == "zip":
@@ -213,34 +217,41 @@ def _claim(state: State, place: int, driver: Driver, world: World, rules: Rules)
     took = free[: min(room, 1) if world.cut else room]
     after = state.claim({n: Held(tag, _lease(world, rules)) for n in took}, world)
     if took and world.cut and len(held) + len(took) < world.most and len(free) > 1:
-        yield f"claims a part of {tag}", after.with_driver(place, driver._replace(fresh=True, tidied=True))
+        yield f"claims a part of {tag}", after.with_driver(place, driver._replace(fresh=True, tidied=TIDIED))
         return
     end = Offset(tags, frozenset((*held, *took)))
     if end.rows:
-        claimed = driver._replace(step="log", end=end, fresh=True, tidied=True)
+        claimed = driver._replace(step="log", end=end, fresh=True, tidied=TIDIED)
         yield f"claims {tag}", after.with_driver(place, claimed)
 
 
-def _abandoned(state: State, place: int, driver: Driver, rules: Rules) -> Moves:
-    """Give back what an epoch holds of which no batch was started, once its process is dead: it has no owner then."""
-    if driver.tidied or not rules.abandoned:
+def _tidy(state: State, driver: Driver, rules: Rules, queue: int) -> Iterator[tuple[str, State, int]]:
+    """Give back in one queue what earlier processes have not started, and what other epochs have abandoned.
+
+    An epoch is abandoned if no batch of it was started, and its process is dead: it has no owner then. Yields how far
+    the process is then, too, as `Driver.tidied`.
+    """
+    places = [(n, one) for n, one in enumerate(state.messages) if n % state.queues == queue]
+    left = [n for n, one in places if _left(one, driver, rules)]
+    if left and driver.tidied <= 2 * queue:
+        freed = state.put(dict.fromkeys(left, FREE))
+        yield f"gives back what was not started{of_queue(queue)}", freed, 2 * queue + 1
         return
-    for epoch, notes in enumerate(state.notes):
-        for queue, note in enumerate(notes):
-            tags = {one.tag for one in state.messages if isinstance(one, Held) and one.lease != "never"}
-            held = state.held(*(tag for tag in tags if (tag.epoch, tag.queue) == (epoch, queue)))
-            if epoch == driver.epoch or note is None or note.started or not held:
-                continue
-            silent = note.owner and state.runs(epoch, queue, note.owner)
-            if silent and not state.has("takeovers"):
-                continue
-            if note.owner:
-                after = state.with_note(epoch, queue, note._replace(owner=0))
-                done = f"removes the owner of epoch {epoch}{of_queue(queue)}"
-            else:
-                after = state.put(dict.fromkeys(held, FREE))
-                done = f"gives back what epoch {epoch} has abandoned{of_queue(queue)}"
-            yield done, after.less("takeovers") if silent else after
+    for epoch, notes in enumerate(state.notes if rules.abandoned and driver.tidied <= 2 * queue + 1 else ()):
+        note = notes[queue]
+        held = [n for n, one in places if isinstance(one, Held) and one.tag.epoch == epoch and one.lease != "never"]
+        if epoch == driver.epoch or note is None or note.started or not held:
+            continue
+        silent = note.owner and state.runs(epoch, queue, note.owner)
+        if silent and not state.has("takeovers"):
+            continue
+        if note.owner:
+            after = state.with_note(epoch, queue, note._replace(owner=0))
+            done = f"removes the owner of epoch {epoch}{of_queue(queue)}"
+        else:
+            after = state.put(dict.fromkeys(held, FREE))
+            done = f"gives back what epoch {epoch} has abandoned{of_queue(queue)}"
+        yield done, after.less("takeovers") if silent else after, 2 * queue + 1
 
 
 def _give_back_ahead(state: State, place: int, driver: Driver, held: list[int]) -> tuple[str, State]:
@@ -261,7 +272,7 @@ def _claim_of_each(
     took = free[: len(before) if queue else world.most]
     claimed = state.claim({n: Held(tags[queue], "ends") for n in took}, world)
     end = Offset(tags, before | frozenset(took))
-    after = _next(driver._replace(end=end, fresh=True, tidied=True), world, "log")
+    after = _next(driver._replace(end=end, fresh=True, tidied=TIDIED), world, "log")
     if queue and len(took) < len(before):
         after = after._replace(step="keep")
     yield f"claims {tags[queue]}" if took else f"finds nothing{of_queue(queue)}", claimed.with_driver(place, after)
@@ -301,6 +312,27 @@ def _log(state: State, place: int, driver: Driver, world: World, rules: Rules) -
         return
     disk = disk._replace(offsets=(*disk.offsets, driver.end))
     yield f"logs batch {driver.batch}", state._replace(disk=disk).with_driver(place, driver._replace(step="plan"))
+
+
+def _unread(state: State, place: int, driver: Driver, world: World, rules: Rules) -> Moves:
+    """Of several queues, a batch that was not started in each was never read: if it is not whole, it goes back."""
+    begun = [note and note.started for note in state.notes[driver.epoch]]
+    started = all(one and one.seq >= driver.end.seq for one in begun)
+    if started or set(state.held(*driver.end.tags)) >= driver.end.rows:
+        yield "finds a batch to repeat", state.with_driver(place, driver._replace(step="plan"))
+    elif rules.unread:
+        yield "finds what is left of an unread batch", state.with_driver(place, driver._replace(step="release"))
+    elif world.endless:
+        yield REFUSED + ": a person has to settle a batch that nobody read", state.with_driver(place, None)
+    else:
+        yield "finds what is left of a batch", state.with_driver(place, driver._replace(step="plan"))
+
+
+def _release(state: State, place: int, driver: Driver, world: World, rules: Rules) -> Moves:
+    tag = driver.end.tags[driver.queue]
+    left = [n for n in state.held(tag) if state.messages[n] != Held(tag, "never")]
+    released = state.put(dict.fromkeys(left, FREE)).with_driver(place, _next(driver, world, "plan"))
+    yield f"gives back what is left of {tag}", released
 
 
 def _plan(state: State, place: int, driver: Driver, world: World, rules: Rules) -> Moves:
@@ -399,7 +431,7 @@ def _finish(state: State, place: int, driver: Driver, world: World, rules: Rules
 
 STEPS: dict[str, Callable[[State, int, Driver, World, Rules], Moves]] = {
     "own": _own, "ask": _ask, "commit": _commit, "drain": _drain, "claim": _claim, "keep": _keep, "log": _log,
-    "plan": _plan, "hold": _hold, "whole": _whole, "bind": _bind, "read": _read, "write": sink.write,
+    "unread": _unread, "release": _release, "plan": _plan, "hold": _hold, "whole": _whole, "bind": _bind, "read": _read, "write": sink.write,
     "stage": sink.stage, "complete": sink.complete, "decide": sink.decide, "publish": sink.publish,
     "sweep": sink.sweep, "finish": _finish,
 }  # fmt: skip

@@ -24,6 +24,7 @@ from spark_queue.spark.read import fetch as share
 from spark_queue.spark.read import lease_renewer as keeper
 from spark_queue.spark.read import opening, queue_input
 from spark_queue.spark.read import prefetch as ahead
+from spark_queue.spark.read.abandoned import AbandonedEpochs
 from spark_queue.spark.read.batches import Batches
 from spark_queue.spark.read.consumer import Consumer
 from spark_queue.spark.read.fetch import FetchRange, ZippedRange, fetch_messages, fetch_zipped
@@ -39,15 +40,16 @@ from tests.spark.drive import TEXT, Write, task
 #: Seconds that a step may take.
 PATIENCE = 60
 
-#: Where a process may stand, by the steps of the model; `tidy` is before the claim, too.
+#: Where a process may stand, by the steps of the model; those of `TIDY` are before the claim, too.
 ORDER = (
-    "own", "ask", "commit", "tidy", "claim", "keep", "log", "plan", "hold", "whole", "bind", "read", "stage",
+    "own", "ask", "commit", "tidy", "abandon", "give", "claim", "keep", "log", "unread", "release", "plan", "hold", "whole", "bind", "read", "stage",
     "complete", "decide", "publish", "sweep", "finish",
 )  # fmt: skip
 RANK = {name: place for place, name in enumerate(ORDER)}
 
 #: Steps that are taken in one input after the other.
-EACH = ("own", "ask", "commit", "tidy", "claim", "plan", "hold")
+TIDY = ("tidy", "abandon", "give")
+EACH = ("own", "ask", "commit", *TIDY, "claim", "release", "plan", "hold")
 
 
 class Refused(Exception):
@@ -110,6 +112,7 @@ class Process:
         self._killed = False
         self.in_task = False  # whether it is a task that reads
         self._go, self._stands = threading.Semaphore(0), threading.Semaphore(0)
+        share._bind_once.cache_clear()  # each process has workers of its own
         self._thread = threading.Thread(target=self._run, name="a query", daemon=True)
         self._thread.start()
         self._wait()
@@ -268,7 +271,7 @@ def points() -> Iterator[None]:
             def stands(*arguments: Any, **named: Any) -> Any:
                 process: Process | None = getattr(_here, "process", None)
                 if process is not None and when(process, *arguments):
-                    queue = getattr(arguments[0], "queue", arguments[1])
+                    queue = getattr(arguments[0], "queue", arguments[1] if len(arguments) > 1 else None)
                     process.stand(at, arguments[1] if isinstance(arguments[0], Store) else queue)
                 return real(*arguments, **named)
 
@@ -278,11 +281,15 @@ def points() -> Iterator[None]:
         before(Ownership, "check_newest", "ask")
         before(Store, "commit", "commit")
         before(Batches, "clean_up", "tidy", lambda _, batches, *rest: not batches.leftovers_released)
+        before(AbandonedEpochs, "_remove_owner", "abandon")
+        before(AbandonedEpochs, "_give_back", "give")
         before(Batches, "reserve", "claim", _claims_alone)
         before(Store, "_claim_or_split", "claim", lambda _, store, queue, tag, *rest: not tag.endswith("/0"))
         before(MultiInputPlanner, "_reserve_from_first", "claim")
         before(MultiInputPlanner, "_reserve_from_each", "claim")
         before(QueueInput, "trim", "keep", lambda _, one, start, rows, most: sum(rows) > most)
+        before(MultiInputPlanner, "_release_unread", "unread")
+        before(QueueInput, "release_unread", "release")
         before(Ownership, "start", "plan")
         before(Store, "renew", "hold")
         before(MultiInputPlanner, "_can_replay", "whole", lambda process, *_: process.several == "zip")

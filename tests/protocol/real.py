@@ -22,7 +22,7 @@ from spark_queue.stores.conformance.waiting import end_lease
 from spark_queue.stores.services.ledger import LEDGER_PREFIX, ledger_of
 from spark_queue.stores.services.owner import OWNER_NOTE, ConsumerState
 from spark_queue.stores.types import queue_note_key
-from tests.protocol.process import EACH, RANK, Checkpoint, Process, Refused
+from tests.protocol.process import EACH, RANK, TIDY, Checkpoint, Process, Refused
 from tests.protocol.scenarios import Scenario, scenario_moves
 from tests.protocol.state import ELSEWHERE, FENCED, LATER, REFUSED, Driver, Held, State, World, initial
 from tests.protocol.there import Differs, There, id_of
@@ -176,6 +176,8 @@ class Real(There):
         else:
             if action.startswith("takes over"):
                 self._silence(self.queues[driver.queue], self.epochs[driver.epoch])
+            elif action.startswith("removes the owner"):  # it may live
+                self._silence(self._input(action), self.epochs[int(action.split()[5])])
             process.begins_empty = action.startswith("finds nothing, and")
             self._goes_on(process, place, action, before, after)
             self._owned(process, driver, after.drivers[place])
@@ -209,20 +211,20 @@ class Real(There):
             return  # it is refused before it completes anything; the model refuses it in the next step
         if at == ("bind", "bind"):
             return  # the code binds the inputs in an order of its own: all of them in the last of these steps
-        if action.startswith("gives back what was not"):
-            self._gives_back(process, before, then)
+        if action.startswith(("gives back what was not", "removes the owner", "gives back what epoch")):
+            self._tidies(process, action)
             return
         target = _place(after)
         if driver.step == "complete" and ledger == driver.batch:
             # Another process has decided the batch meanwhile: the code sees that at once, and publishes it.
             target = target[0], RANK["sweep"], 0
         if driver.step == "claim":
-            while process.at == "tidy":  # there is nothing to give back
+            while process.at in TIDY:  # there is nothing to give back
                 process.go_on()
         if process.place == _place(driver):
             process.go_on()
         for _ in range(LOOKS):
-            arrived = process.at in ("", "own") or (after.step == "claim" != driver.step and process.at == "tidy")
+            arrived = process.at in ("", "own") or (after.step == "claim" != driver.step and process.at in TIDY)
             if arrived or process.place >= target:
                 break
             process.go_on()
@@ -231,24 +233,26 @@ class Real(There):
         if process.place != target and not self._passed(process, driver, after, then):
             raise Differs(f"the next step of the model is {after.step!r} ({after.queue}): {_where(process)}")
 
-    def _gives_back(self, process: Process, before: State, then: State) -> None:
-        """Let it give back what was not started, in one input."""
-        queue = next(n for n, one in enumerate(before.messages) if one != then.messages[n]) % self.world.queues
-        while process.at == "tidy" and process.input <= queue:
+    def _tidies(self, process: Process, action: str) -> None:
+        """Let it give back what was not started, or what an epoch has abandoned, in one input."""
+        queue = int(" of input 2" in action)
+        at = "abandon" if action.startswith("removes") else "give" if "abandoned" in action else "tidy"
+        while process.at == "tidy" and (process.input < queue or at != "tidy"):  # there is nothing to give back
             process.go_on()
-        if process.at not in ("tidy", "claim"):
-            raise Differs(f"it gives back what was not started: {_where(process)}")
+        if (process.at, process.input) != (at, queue):
+            raise Differs(f"it {action}: {_where(process)}")
+        process.go_on()
 
     def _passed(self, process: Process, driver: Driver, after: Driver, then: State) -> bool:
         """Whether the code may be elsewhere than before the next step of the model: it has nothing to do there."""
         if process.at == "own":
             return after.step == "ask" and after.start.initial
         if after.step == "ask":
-            return after.start.initial and process.at in ("tidy", "claim")
+            return after.start.initial and process.at in (*TIDY, "claim")
         if after.step == "plan":
             return after.end.initial and process.at == "bind"
         if after.step == "claim":
-            return process.at == "tidy" and not process.input
+            return process.at in TIDY and not process.input
         if after.step == "read":
             return process.at == "stage" and not then.held(*after.end.tags)
         decided = then.ledgers[after.query].batch >= after.batch

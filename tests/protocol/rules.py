@@ -25,6 +25,7 @@ class Rules:
     empty_bound: bool = True  # a batch without messages binds the query, too
     abandoned: bool = True  # what an epoch holds of which no batch was started goes back, once its process is dead
     first: bool = True  # … and before anything is claimed
+    unread: bool = True  # what is left of a batch of several queues goes back, if it was not started in each
     settled: bool = True  # what is left of a batch of several queues is not released, if its sink has it
     # Left out, these are planted faults.
     late: bool = True  # messages are removed when their batch is finished, not when it is read

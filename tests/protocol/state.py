@@ -160,6 +160,10 @@ class Ledger(NamedTuple):
     rows: frozenset[int] = frozenset()
 
 
+#: The number of looks of a process that looks no more.
+TIDIED = 4
+
+
 class Driver(NamedTuple):
     """A process that runs the query; `step` is the one that it takes next, in the queue of that number."""
 
@@ -172,7 +176,7 @@ class Driver(NamedTuple):
     queue: int = 0
     planned: Offset | None = None  # with old calls: the end that `partitions` was given last
     fresh: bool = False  # whether this process has reserved `end`
-    tidied: bool = False  # whether it may no longer give back what earlier ones had reserved
+    tidied: int = 0  # how far it has looked for what earlier ones had reserved: two looks in each queue, or TIDIED
     rows: frozenset[int] = frozenset()
     attempt: int = -1
 

@@ -93,9 +93,11 @@ class There:
     def _note(self, epoch: int, queue: int, note: Note | None, notes: dict[str, Facts]) -> tuple[Any, Any]:
         facts = notes.get(queue_note_key(self.queues[queue], OWNER_NOTE, self.epochs[epoch]))
         has = ConsumerState.from_note(facts) if facts else None
+        removed = bool(note and not note.owner and has and not has.owner)  # a recovery removes it, too
+        number = note.owner and self.numbers[epoch, queue, note.owner] if note else 0
         return (
-            note and (self.numbers[epoch, queue, note.owner], note.started and self.tag(note.started)),
-            has and (has.number, has.started and f"{self.epochs[epoch]}/{has.started}"),
+            note and (number, note.started and self.tag(note.started)),
+            has and (0 if removed else has.number, has.started and f"{self.epochs[epoch]}/{has.started}"),
         )
 
     def _query(self, state: State, query: int, ledger: Ledger) -> tuple[Any, Any]:

@@ -113,6 +113,7 @@ WITHOUT = {
     "empty_bound": (World(empty=True, sink="files", crashes=1, cuts=1), "LOST"),
     "abandoned": (World(messages=4, queues=2, combine="zip", crashes=1, counting=False), "UNPAIRED"),
     "first": (World(crashes=1), "TRIED"),
+    "unread": (World(queues=2, combine="zip", crashes=1, ends=1, takers=1), "FALSE ALARM"),
     "settled": (World(messages=3, queues=2, combine="zip", crashes=1, copies=1), "DOUBLED"),
     "late": (World(crashes=1), "LOST"),
     "decide": (World(crashes=1), "DOUBLED"),

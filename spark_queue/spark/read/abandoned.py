@@ -16,6 +16,7 @@ import logging
 import math
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 
 from spark_queue.spark.read.offsets import batch_of_tag
@@ -31,7 +32,7 @@ class AbandonedEpochs:
 
     def __init__(self, store: Store, queue: str, consumer: str) -> None:
         """`consumer`: the one of this process, whose own reservations are left alone."""
-        self._store, self._queue, self._consumer = store, queue, consumer
+        self._store, self.queue, self._consumer = store, queue, consumer
         self._look_at = -math.inf  # when to look again (monotonic s)
         self._seen: dict[str, int] = {}  # consumer -> the version of its note at the first look
         self.waiting = 0  #: messages of epochs without a started batch whose owners count as alive
@@ -52,7 +53,7 @@ class AbandonedEpochs:
         """
         self.waiting = self.undecided = released = 0
         for consumer, held in self._unstarted().items():
-            key = queue_note_key(self._queue, OWNER_NOTE, consumer)
+            key = queue_note_key(self.queue, OWNER_NOTE, consumer)
             note = self._store.note(key)
             if note is None or not _began_nothing(state := ConsumerState.from_note(note)):
                 continue
@@ -60,8 +61,8 @@ class AbandonedEpochs:
                 rows = sum(one.rows for one in held)
                 self.waiting += rows
                 self.undecided += rows if self._seen.setdefault(consumer, note.version) == note.version else 0
-            elif self._remove_owner(key, note, state):
-                released += sum(map(self._give_back, held))
+            elif state.owner is None or self._remove_owner(key, note, state):
+                released += self._give_back(held)
         self._look_at = time.monotonic() + OWNER_TIMEOUT_MS / 1000 if self.waiting else math.inf
         return released
 
@@ -72,24 +73,28 @@ class AbandonedEpochs:
         without one, an earlier version has reserved them, which recorded no start.
         """
         found: dict[str, list[Reservation]] = defaultdict(list)
-        for one in self._store.reservations(self._queue):
+        for one in self._store.reservations(self.queue):
             consumer, batch = batch_of_tag(one.tag)
             if batch is not None and batch.by and consumer != self._consumer and one.until is not None:
                 found[consumer].append(one)
         return found
 
     def _remove_owner(self, key: str, note: Note, state: ConsumerState) -> bool:
-        """Remove the owner of an epoch, and return whether it has none. Others may be faster."""
-        return state.owner is None or self._store.set_note(key, replace(state, owner=None).note_value, note.version)
+        """Remove the owner of an epoch. Returns false if another process has changed its note."""
+        return self._store.set_note(key, replace(state, owner=None).note_value, note.version)
 
-    def _give_back(self, one: Reservation) -> int:
-        rows = self._store.rollback(self._queue, one.tag, delay=None, failed=False, include_endless=False)
-        if rows:
-            log.info(
-                "released %d messages of %s under %s: its process has died before its query began",
-                rows, self._queue, one.tag,
-            )  # fmt: skip
-        return rows
+    def _give_back(self, held: Sequence[Reservation]) -> int:
+        """Give back what an epoch holds that has no owner, and return the number of messages."""
+        released = 0
+        for one in held:
+            rows = self._store.rollback(self.queue, one.tag, delay=None, failed=False, include_endless=False)
+            if rows:
+                log.info(
+                    "released %d messages of %s under %s: its process has died before its query began",
+                    rows, self.queue, one.tag,
+                )  # fmt: skip
+            released += rows
+        return released
 
 
 def _began_nothing(state: ConsumerState) -> bool:

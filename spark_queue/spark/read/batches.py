@@ -128,11 +128,13 @@ class Batches:
 
         What abandoned epochs hold is released, too; that is repeated while they may.
         """
-        self.abandoned.release_when_due()
-        if not self.leftovers_released:
+        first = not self.leftovers_released
+        if first:
             self.leftovers_released = True
             remove_old_notes(self._store)
             release_leftovers(self._store, self.queue, start)
+        self.abandoned.release_when_due()
+        if first:
             log_others(self._store, self.queue, start["consumer"])
 
     # --- 1. reserved
@@ -198,8 +200,12 @@ class Batches:
     # --- 3. started
 
     def is_started(self, end: Offset) -> bool:
-        """Return whether the batch of `end` is started: only then tasks may have read it."""
-        return self.ownership.check().started == batch_of(end)
+        """Return whether the batch of `end` or a later one is started.
+
+        Else no task has read the batch. Raises `FencedError` if this process lost the consumer.
+        """
+        started = self.ownership.check().started
+        return started is not None and started.seq >= end["seq"]
 
     def start(self, end: Offset) -> None:
         """Record once that the batch of `end` is started: see `Ownership.start`."""

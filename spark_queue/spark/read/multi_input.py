@@ -248,7 +248,9 @@ class MultiInputPlanner:
         ends = input_offsets(end)
         bindings = [binding for binding, parts in end.get("rows", {}).items() if sum(parts)]
         replayed = self._reserved != end
-        if replayed:
+        if replayed and len(bindings) > 1:
+            for binding, queue in self.queues.items():
+                queue.own(ends[binding])  # in all, so that none changes while it looks
             self._release_unread(ends, bindings)
         for binding, queue in self.queues.items():
             queue.start(ends[binding])  # in all queues, so that none of them accepts an older checkpoint
@@ -271,7 +273,7 @@ class MultiInputPlanner:
         if any(self.members[binding].lost_rows(ends[binding]) for binding in bindings):
             for binding in bindings:
                 if binding in self.queues:  # a log reserves nothing
-                    self.queues[binding].release(ends[binding])
+                    self.queues[binding].release_unread(ends[binding])
 
     def _can_replay(self, ends: Mapping[str, Offset], bindings: Sequence[str]) -> bool:
         """Return whether a replayed batch still holds all its messages.

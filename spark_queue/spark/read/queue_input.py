@@ -111,6 +111,10 @@ class QueueInput(Consumer):
         """Record that this process reserved the batch after `start`."""
         self.batches(start).offset(start, rows)
 
+    def own(self, end: Offset) -> None:
+        """Become the owner of the consumer of a batch: see `Batches`."""
+        self.batches(end)
+
     def is_started(self, end: Offset) -> bool:
         """Return whether a batch is started: see `Batches.is_started`."""
         return self.batches(end).is_started(end)
@@ -145,6 +149,14 @@ class QueueInput(Consumer):
         """
         self.batches(end).lease_renewer.check()
         return self.store.rollback(self.queue, tag_of(end), delay=None, failed=False)
+
+    def release_unread(self, end: Offset) -> int:
+        """Release a batch that was never started, as `release`.
+
+        Another process may start it meanwhile, and give it an unlimited lease: it then keeps it.
+        """
+        self.batches(end).lease_renewer.check()
+        return self.store.rollback(self.queue, tag_of(end), delay=None, failed=False, include_endless=False)
 
     def on_idle(self) -> None:
         """Log a warning if the queue is paused: no message is ready."""
