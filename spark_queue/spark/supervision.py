@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from spark_queue.errors import SchemaError
 from spark_queue.spark.checkpoints import NOT_EMPTY, remove_unfinished_offset
 from spark_queue.spark.failures import ERROR_CHARACTERS, clear_failure, record_failure
+from spark_queue.spark.read.leftovers import log_what_is_left
 from spark_queue.spark.read.multi_input import input_offsets
 from spark_queue.spark.read.offsets import READABLE_VERSIONS, commit_offset
 from spark_queue.spark.spark_errors import failure_of
@@ -130,6 +131,9 @@ def drain(query: StreamingQuery, url: str | Mapping[str, str], *, history: int =
     reserved until the query starts again or their lease ends. This function commits them at once.
     On Spark 4.2 and later, nothing is left to commit after `availableNow`.
 
+    What stays in the queues is logged: messages that are due later or were pushed meanwhile, those
+    that others hold (a warning), and those of one of several inputs that found no partner.
+
     `url`: the store that the query reads, or stores by name as in the option `urls`. The query's
     progress does not contain it, since it may hold a password. `history` (ms): as in the option.
     Raises the error of the query. A batch that Spark did not finish does not change.
@@ -147,6 +151,7 @@ def drain(query: StreamingQuery, url: str | Mapping[str, str], *, history: int =
                 ns = offset["inputs"][binding].get("ns") if binding else None
                 store = stores["" if isinstance(url, str) else ns or ""]
                 removed += commit_offset(store, view, history)
+                log_what_is_left(store, view["queue"])
     return removed
 
 

@@ -1,4 +1,4 @@
-"""Find messages that earlier processes of a query, or other checkpoints, left reserved."""
+"""Find messages that a run leaves in its queues, and those that earlier ones left reserved."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from spark_queue.spark.read.offsets import Offset, tag_of
 from spark_queue.stores.base import Store
 
 log = logging.getLogger(__name__)
+
+#: How many messages of a state are counted at the end of a run.
+COUNTED = 10_000
 
 
 def release_leftovers(store: Store, queue: str, start: Offset) -> None:
@@ -48,3 +51,18 @@ def log_others(store: Store, queue: str, consumer: str) -> None:
             "spark-queue recover URL %s %s --sink URL",
             other, rows, queue, queue, other,
         )  # fmt: skip
+
+
+def log_what_is_left(store: Store, queue: str) -> None:
+    """Log which messages a run that has ended leaves in a queue; warn if some are reserved.
+
+    Counts up to `COUNTED` messages of each state.
+    """
+    sizes = store.sizes(queue, COUNTED)
+    states = {"ready": sizes.ready, "scheduled": sizes.scheduled, "reserved": sizes.reserved}
+    counts = [
+        f"{count:,}{' or more' if state in sizes.capped else ''} {state}" for state, count in states.items() if count
+    ]
+    if not counts:
+        return
+    log.log(logging.WARNING if sizes.reserved else logging.INFO, "queue %r still holds %s", queue, ", ".join(counts))
