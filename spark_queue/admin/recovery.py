@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from operator import attrgetter
 
 from spark_queue.admin.common import open_existing
 from spark_queue.admin.reservations import check_not_owned
@@ -14,8 +13,9 @@ from spark_queue.options.masking import mask
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.dead_letters import history_of
 from spark_queue.stores.services.existence import check_exists
-from spark_queue.stores.services.ledger import LEDGER_PREFIX, Ledger, Writer, ledger_of, publish_batch
+from spark_queue.stores.services.ledger import LEDGER_PREFIX, Ledger
 from spark_queue.stores.services.owner import Batch, consumers, load_consumer_state, revoke
+from spark_queue.stores.services.publishing import Publisher
 from spark_queue.stores.services.query_binding import QueryBinding, query_bindings
 from spark_queue.stores.types import check_tag
 
@@ -126,67 +126,59 @@ def _publish_if_decided(urls: Sequence[str], reading: QueryBinding) -> bool:
     only some sinks of the query have decided the batch.
     """
     assert reading.number is not None
-    with ExitStack() as stack:
-        stores = [stack.enter_context(open_existing(url)) for url in urls]
+    with _open_all(urls) as stores:
         sinks = _load_ledgers(stores, reading)
-        decided = {name: max((one for _, one in found), key=attrgetter("batch")) for name, found in sinks.items()}
-        if len({one.batch >= reading.number for one in decided.values()}) > 1:
+        decided = {name: max(one.batch for one in found.values()) >= reading.number for name, found in sinks.items()}
+        if len(set(decided.values())) > 1:
             raise UsageError(
                 f"query {reading.query} writes to several sinks ({', '.join(sorted(sinks))}), and only some "
                 f"have batch {reading.number}: set --written or --not-written",
                 sink=reading.query,
             )
         for name, ledgers in sinks.items():
-            for store, ledger in ledgers:
-                if ledger.batch < reading.number <= decided[name].batch:
-                    _publish_decision(store, decided[name])
-                else:
-                    store.publish(ledger.stages)
-        return any(one.batch >= reading.number for one in decided.values())
+            Publisher({one: stores[one] for one in ledgers}, name).complete(rest=True)
+        return any(decided.values())
 
 
 def _drop_staged(urls: Sequence[str], query: str) -> None:
     """Publish what the ledgers of a query have decided, then drop its other staged rows."""
-    for url in urls:
-        with open_existing(url) as store:
-            staged = {one.stage.partition("/")[0] for one in store.staged()}
-            for sink in (one for one in staged if one == query or one.endswith(f":{query}")):
-                if ledger := ledger_of(store, sink):
-                    store.publish(ledger.stages)
+    with _open_all(urls) as stores:
+        staged = {one.stage.partition("/")[0] for store in stores.values() for one in store.staged()}
+        for sink in sorted(one for one in staged if one == query or one.endswith(f":{query}")):
+            Publisher(stores, sink).complete(rest=True)
+            for store in stores.values():
                 store.unstage(sink)
 
 
-def _load_ledgers(stores: Sequence[Store], reading: QueryBinding) -> dict[str, list[tuple[Store, Ledger]]]:
-    """Return the ledgers of a query by sink. Raises `UsageError` if one is missing."""
-    found: dict[str, list[tuple[Store, Ledger]]] = {}
-    for store in stores:
+@contextmanager
+def _open_all(urls: Sequence[str]) -> Iterator[dict[str, Store]]:
+    """Yield the databases by their URLs, without passwords."""
+    with ExitStack() as stack:
+        yield {mask(url): stack.enter_context(open_existing(url)) for url in urls}
+
+
+def _load_ledgers(stores: Mapping[str, Store], reading: QueryBinding) -> dict[str, dict[str, Ledger]]:
+    """Return the ledgers of a query by sink and database. Raises `UsageError` if one is missing."""
+    found: dict[str, dict[str, Ledger]] = {}
+    for where, store in stores.items():
         for key, note in store.notes(LEDGER_PREFIX).items():
             name = key.removeprefix(LEDGER_PREFIX)
             ledger = Ledger.from_note(name, note)
             if ledger is not None and (name == reading.query or name.endswith(f":{reading.query}")):
-                found.setdefault(name, []).append((store, ledger))
+                found.setdefault(name, {})[where] = ledger
     if not found and reading.number:
         raise UsageError(
-            f"query {reading.query} has no ledger in {' or '.join(mask(one.url) for one in stores)}: it wrote "
+            f"query {reading.query} has no ledger in {' or '.join(stores)}: it wrote "
             "elsewhere, or not exactly once. Name the database of its sink with --sink, or set --written or "
             f"--not-written for batch {reading.number}",
             sink=reading.query,
         )
     for name, ledgers in found.items():
-        members = sorted({one for _, ledger in ledgers for one in ledger.members})
-        if len(ledgers) < len(members):
+        databases = sorted({one for ledger in ledgers.values() for one in ledger.databases})
+        if len(ledgers) < len(databases):
             raise UsageError(
-                f"sink {name} writes to {len(members)} databases, {', '.join(map(repr, members))} in its option "
+                f"sink {name} writes to {len(databases)} databases, {', '.join(map(repr, databases))} in its option "
                 f"'urls', but --sink names {len(ledgers)} of them: set one --sink URL for each (sink=[URL, …])",
                 sink=name,
             )
     return found
-
-
-def _publish_decision(store: Store, decided: Ledger) -> None:
-    """Publish a batch in one database that the ledger in another one has decided.
-
-    That ledger names the stages of both.
-    """
-    rows = sum(one.rows for one in store.staged(decided.sink) if one.stage in decided.stages)
-    publish_batch(store, decided.sink, decided.batch, decided.stages, rows, Writer.JOINING, members=decided.members)

@@ -49,10 +49,15 @@ class Sink:
 
 @dataclass(frozen=True, slots=True)
 class RecoveredSink:
-    """The result of `recover`: numbers of messages that became visible, and of rows dropped."""
+    """The result of `recover`: numbers of messages that became visible, and of rows dropped.
+
+    `kept`: the number of rows of later batches that stay, because another database of the sink may
+    have decided on them.
+    """
 
     published: int
     dropped: int
+    kept: int = 0
 
 
 def ledgers(url: str) -> list[Sink]:
@@ -82,10 +87,11 @@ def recover(url: str, sink: str) -> RecoveredSink:
     """Publish the rest of the batch that the ledger of a sink has decided; drop other staged rows.
 
     For a sink whose query cannot start again. No message is lost: the batch of dropped rows was not
-    decided, so its source still has the messages. The ledger stays, except that of a batch write
-    without `txnAppId`, which cannot be repeated. Stop the query first: a running query fails.
-    Raises `FencedError` if the ledger changes meanwhile, and `OptionError` if the sink has neither
-    a ledger nor staged rows.
+    decided, so its source still has the messages. If the sink writes to several databases, rows of
+    later batches stay: `recover_consumer` looks into all of them. The ledger stays, except that of
+    a batch write without `txnAppId`, which cannot be repeated. Stop the query first: a running
+    query fails. Raises `FencedError` if the ledger changes meanwhile, and `OptionError` if the sink
+    has neither a ledger nor staged rows.
     """
     with open_existing(url) as store:
         ledger = _load_ledger(store, sink)
@@ -98,8 +104,13 @@ def recover(url: str, sink: str) -> RecoveredSink:
                 sink=sink,
             )
         kept = ledger.stages if ledger else ()
-        dropped = delete_sink(store, sink) if sink.startswith(ONE_WRITE_PREFIX) else store.unstage(sink, keep=kept)
-        return RecoveredSink(published, dropped)
+        if sink.startswith(ONE_WRITE_PREFIX):
+            return RecoveredSink(published, delete_sink(store, sink))
+        later: list[str] = []
+        if ledger and len(ledger.databases) > 1:
+            later = [one.stage for one in store.staged(sink) if batch_of(one.stage) > ledger.batch]
+        dropped = store.unstage(sink, keep=(*kept, *later))
+        return RecoveredSink(published, dropped, sum(one.rows for one in store.staged(sink)) if later else 0)
 
 
 def set_ledger(url: str, sink: str, batch: int) -> int | None:

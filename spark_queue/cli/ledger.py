@@ -46,6 +46,11 @@ def ledger_recover(url: Url, sink: SinkName, json: JsonFlag = False) -> None:
     """
     done = admin.recover(url, sink)
     text = f"{plural(done.published, 'message')} published, {plural(done.dropped, 'staged row')} dropped"
+    if done.kept:
+        text += (
+            f"; {plural(done.kept, 'staged row')} of a later batch stay, since another database of the sink may have "
+            "decided on them: use spark-queue recover with --sink URL for each"
+        )
     print_result({"sink": sink, **asdict(done)}, text, json=json)
 
 

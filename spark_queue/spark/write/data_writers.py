@@ -44,8 +44,8 @@ class WriteResult(WriterCommitMessage):
     """The result of one task: the number of `rows` written or settled, and of new dead letters.
 
     With exactly-once, the messages are in `stage`, for batch `batch` of `sink`; `staged_rows` has
-    their number by database. `hashes`: the hashes of the rows by database, if a replay must be
-    compared with them. `batch_job`: whether it is certain that no query writes.
+    their number by database. `hashes`: the hashes of all rows, if a replay must be compared with
+    them. `batch_job`: whether it is certain that no query writes.
     """
 
     rows: int = 0
@@ -54,7 +54,7 @@ class WriteResult(WriterCommitMessage):
     batch: int = 0
     stage: str = ""
     staged_rows: dict[str, int] = field(default_factory=dict)
-    hashes: dict[str, bytes] = field(default_factory=dict)
+    hashes: bytes = b""
     batch_job: bool = False
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 import pyarrow as pa
@@ -16,24 +16,20 @@ from spark_queue.messages.ids import DerivedIds
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.task_context import batch_id_of, is_batch_job, query_id_of
 from spark_queue.spark.write.data_writers import Push, WriteResult, stores_of, write_each
-from spark_queue.stores.base import Store
+from spark_queue.stores.named import NamedStores
 from spark_queue.stores.services.ageing import remove_old_notes
 from spark_queue.stores.services.ledger import (
     NO_BATCH,
     ONE_WRITE_PREFIX,
-    Ledger,
     Writer,
     create_ledger,
     delete_sink,
     inherit_ledger,
-    is_decided,
     ledger_of,
-    participants,
-    publish_batch,
-    read_ledgers,
     sink_of,
     stage_of,
 )
+from spark_queue.stores.services.publishing import Ledgers, Publisher, read_ledgers
 from spark_queue.stores.services.row_hashes import hash_rows
 
 
@@ -72,22 +68,17 @@ class Publish(Push):
         stage = stage_of(sink, number, f"{task.partitionId():06}-{uuid.uuid4().hex[:12]}")
         done = WriteResult(sink=sink, batch=number, stage=stage, batch_job=is_batch_job(task))
         with stores_of(self.options) as stores:
-            ledgers = {ns: self._load_ledger(stores[ns], sink) for ns in stores.primary_names}
-            first_batches = self._first_batches(ledgers, number)
-            finished = {
-                ns: is_decided(ledger, sink, number, self._writer(done.batch_job, first_batches.get(ns), number))
-                for ns, ledger in ledgers.items()
-            }
-            hashes: dict[str, list[bytes]] = {ns: [] for ns in ledgers if self._compares_rows}
+            ledgers = self._load_ledgers(stores, sink)
+            decided = ledgers.is_decided(number, self._writer(done.batch_job))
+            hashes: list[bytes] = []
             new_ids = self._make_new_ids(stores, ids.take)
 
             def write(batch: pa.RecordBatch) -> None:
                 for name, queue, rows in self._split_by_queue(batch, new_ids):
-                    ns = stores.primary_name(name)
                     if self._compares_rows:
-                        hashes[ns].append(hash_rows(queue, rows))
-                    if not finished[ns]:
-                        self._put(partial(put, ns), queue, rows, done)
+                        hashes.append(hash_rows(queue, rows))
+                    if not decided:
+                        self._put(partial(put, stores.primary_name(name)), queue, rows, done)
 
             def put(ns: str, queue: str, rows: pa.RecordBatch) -> None:
                 store = stores[ns]
@@ -97,9 +88,9 @@ class Publish(Push):
                     store.unstage(stage)
                     raise FencedError(f"sink {sink!r}: its write has ended without this task", sink=sink)
 
-            if self._compares_rows or not all(finished.values()):
+            if self._compares_rows or not decided:
                 write_each(batches, write)
-            done.hashes = {ns: b"".join(some) for ns, some in hashes.items()}
+            done.hashes = b"".join(hashes)
         return done
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -108,16 +99,11 @@ class Publish(Push):
             return
         sink, number, batch_job = tasks[0].sink, tasks[0].batch, tasks[0].batch_job
         with stores_of(self.options) as stores:
-            ledgers = read_ledgers({ns: stores[ns] for ns in stores.primary_names}, sink) if self.options.urls else {}
-            members = self._first_batches(ledgers, number)
-            for ns in stores.primary_names:
-                # If only one of several databases has the decision, `recover` completes the others.
-                where = stores.primary_names if self.options.urls else [ns]
-                winners = [one for one in tasks if not one.staged_rows.keys().isdisjoint(where)]
-                stages = {one.stage: one.staged_rows.get(ns, 0) for one in winners}
-                rows, writer = sum(stages.values()), self._writer(batch_job, members.get(ns), number)
-                hashes = b"".join(one.hashes[ns] for one in tasks) if self._compares_rows else None
-                publish_batch(stores[ns], sink, number, list(stages), rows, writer, members=members, hashes=hashes)
+            primary = {ns: stores[ns] for ns in stores.primary_names}
+            rows = {ns: sum(one.staged_rows.get(ns, 0) for one in tasks) for ns in primary}
+            stages = [one.stage for one in tasks if one.staged_rows]
+            hashes = b"".join(one.hashes for one in tasks) if self._compares_rows else None
+            Publisher(primary, sink).publish_batch(number, stages, rows, self._writer(batch_job), hashes=hashes)
             for ns in stores.primary_names:
                 if self._single_write:
                     delete_sink(stores[ns], sink)
@@ -128,16 +114,17 @@ class Publish(Push):
         tasks = _task_results(messages)
         sink = tasks[0].sink if tasks else self._sink
         with stores_of(self.options) as stores:
-            for ns in stores.primary_names:
-                ledger = ledger_of(stores[ns], sink)
-                if self._single_write and (ledger is None or ledger.batch == NO_BATCH):
+            ledgers = {ns: ledger_of(stores[ns], sink) for ns in stores.primary_names}  # all, before anything is lost
+            if self._single_write and all(one is None or one.batch == NO_BATCH for one in ledgers.values()):
+                for ns in ledgers:
                     delete_sink(stores[ns], sink)
-                    continue
-                # Only stages of this run: another run of the query may be staging the same batch.
-                # Stages in the ledger are still to be published.
-                for stage in [one.stage for one in tasks if ns in one.staged_rows]:
-                    if ledger is None or stage not in ledger.stages:
-                        stores[ns].unstage(stage)
+                return
+            # Only stages of this run: another run of the query may be staging the same batch.
+            # Stages in a ledger are still to be published.
+            decided = {stage for one in ledgers.values() if one for stage in one.stages}
+            for one in tasks:
+                for ns in one.staged_rows if one.stage not in decided else ():
+                    stores[ns].unstage(one.stage)
 
     def _sink_and_batch(self, task: TaskContext) -> tuple[str, int]:
         """Return the sink and the number of the batch.
@@ -156,21 +143,19 @@ class Publish(Push):
             )
         return query, batch
 
-    def _load_ledger(self, store: Store, sink: str) -> Ledger | None:
-        found = ledger_of(store, sink)
-        if found is None and not self._streaming and sink != self._sink:
-            inherit_ledger(store, self._sink, sink)
-            found = ledger_of(store, sink)
+    def _load_ledgers(self, stores: NamedStores, sink: str) -> Ledgers:
+        primary = {ns: stores[ns] for ns in stores.primary_names}
+        found = read_ledgers(primary, sink)
+        if not self._streaming and sink != self._sink and None in found.found.values():
+            for ns in primary:
+                inherit_ledger(stores[ns], self._sink, sink)
+            found = read_ledgers(primary, sink)
         return found
 
-    def _first_batches(self, ledgers: Mapping[str, Ledger | None], number: int) -> dict[str, int]:
-        """Return the first batch of each database that takes part; empty for a single database."""
-        return participants(ledgers.values(), ledgers, number) if self.options.urls else {}
-
-    def _writer(self, batch_job: bool, first_batch: int | None, number: int) -> Writer:
-        """Return the kind of writer, for a database whose first batch is `first_batch`."""
+    def _writer(self, batch_job: bool) -> Writer:
+        """Return the kind of writer."""
         if self._streaming:
-            return Writer.JOINING if first_batch == number else Writer.STREAM
+            return Writer.STREAM
         return Writer.JOB if batch_job else Writer.FOREACH_BATCH
 
 

@@ -1,4 +1,4 @@
-"""Exactly-once writes to queues: the ledger records which batches a sink has published.
+"""Exactly-once writes to queues: the ledger records which batches a sink has decided to publish.
 
 A sink writes batches that are numbered 0, 1, 2, …. A batch may come again, in other parts. Tasks
 stage their rows, each attempt under its own stage, `sink/batch/attempt`. Then the ledger, one note
@@ -14,25 +14,21 @@ the written ones (see `row_hashes.py`), and stages that are left are published. 
     the server loses the publish        the next batch publishes it first, or `recover` does.
 
 The decision is a compare-and-set: of two programs that write the same batch, the first decides for
-both.
+both. `publishing.py` makes it, also for a sink that writes to several databases.
 """
 
 from __future__ import annotations
 
-import logging
 import uuid
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
-from spark_queue.errors import CheckpointError, FencedError, OptionError, StoreError, plural
+from spark_queue.errors import CheckpointError, FencedError, StoreError
 from spark_queue.stores.base import Store
 from spark_queue.stores.services import row_hashes
 from spark_queue.stores.types import Note
-
-log = logging.getLogger(__name__)
 
 LEDGER_VERSION = 1
 LEDGER_PREFIX = "ledger/"
@@ -44,6 +40,18 @@ ONE_WRITE_PREFIX = "write-"
 NO_BATCH = -1
 
 
+class Share(NamedTuple):
+    """The share of one database in a batch: the id of its ledger, its name, its first batch, rows.
+
+    The name is that of the program that decided the batch; others may give the database another.
+    """
+
+    id: str
+    name: str
+    first: int
+    rows: int
+
+
 @dataclass(frozen=True, slots=True)
 class Ledger:
     """The last batch that a sink has decided to publish: its stages, and hashes of its rows.
@@ -51,15 +59,18 @@ class Ledger:
     A sink for one write begins with the batch `NO_BATCH`. Its ledger is removed when the write has
     ended or failed: without one, no rows may be staged for it.
 
-    If a sink writes to several databases, each has a ledger. `members` has all their names, with
-    the first batch of each. `id` distinguishes the ledgers of a sink.
+    If a sink writes to several databases, each has a ledger, and they share a decision: `shares`
+    has the share of each database, that of the coordinator first. `id` distinguishes the ledgers of
+    a sink. Earlier versions had `members` instead: the first batch of each database, by its name.
     """
 
     sink: str
     batch: int
     stages: tuple[str, ...] = ()
+    shares: tuple[Share, ...] = ()
     members: Mapping[str, int] = field(default_factory=dict)
     id: str = field(default="", compare=False)
+    version: int = field(default=0, compare=False)  # that of its note
     rows: row_hashes.RowHashes = None
     rows_before: row_hashes.RowHashes = None  # of the batch before: a crash may have left their notes
 
@@ -76,8 +87,14 @@ class Ledger:
             )
         value = note.value
         rows, before = (row_hashes.from_json(value.get(key)) for key in ("rows", "rows_before"))
+        shares = tuple(Share(*one) for one in value.get("shares", ()))
         members, id = value.get("members", {}), value.get("id", "")
-        return cls(sink, value["batch"], tuple(value["stages"]), members, id, rows, before)
+        return cls(sink, value["batch"], tuple(value["stages"]), shares, members, id, note.version, rows, before)
+
+    @property
+    def databases(self) -> dict[str, int]:
+        """The first batch of each database that it shares its batch with, by name."""
+        return {one.name: one.first for one in self.shares} or dict(self.members)
 
 
 def ledger_of(store: Store, sink: str) -> Ledger | None:
@@ -161,135 +178,18 @@ def is_decided(ledger: Ledger | None, sink: str, batch: int, writer: Writer) -> 
     return False
 
 
-def participants(ledgers: Iterable[Ledger | None], names: Iterable[str], batch: int) -> dict[str, int]:
-    """Return the databases of this batch of a sink, with the first batch of each.
-
-    A database that no ledger names counts from this batch. Without any ledger, all count from 0.
-    """
-    last = [one for one in ledgers if one is not None and batch - 1 <= one.batch <= batch]
-    first_batches = {name: first for one in last for name, first in one.members.items()}
-    return {name: first_batches.get(name, batch if last else 0) for name in names}
-
-
-def publish_batch(
-    store: Store,
-    sink: str,
-    batch: int,
-    stages: Sequence[str],
-    rows: int,
-    writer: Writer,
-    *,
-    members: Mapping[str, int] | None = None,
-    hashes: bytes | None = None,
-) -> int:
-    """Publish a staged batch of `rows` rows; return how many messages became visible now.
-
-    An earlier batch is published first, if the server has lost that publish. May be repeated at any
-    time, even with other stages: the stages of the first decision count. Other stages of this batch
-    and earlier ones are discarded. `hashes`: of all rows of the batch, to compare them if it comes
-    again (see `row_hashes.py`); `None` to compare none.
-
-    Raises `CheckpointError` and `FencedError` as `is_decided` does. Raises `CheckpointError` if the
-    batch was written with other rows, and `StoreError` if some staged rows are gone; then nothing
-    is visible.
-    """
-    republished, own_hashes = 0, None
-    while True:
-        note = store.note(LEDGER_PREFIX + sink)
-        found = Ledger.from_note(sink, note)
-        if is_decided(found, sink, batch, writer):
-            winners: Sequence[str] = ()
-            if found and found.batch == batch:
-                if own_hashes != found.rows:
-                    row_hashes.delete_hashes(store, own_hashes)  # another process decided first
-                _check_rows(store, found, hashes, writer)
-                row_hashes.delete_hashes(store, found.rows_before)
-                winners = found.stages
-            elif found:
-                log.warning(
-                    "txnVersion %d of txnAppId %s is below %d, the last one that was written: nothing was written",
-                    batch, sink, found.batch,
-                )  # fmt: skip
-            break
-        staged = Counter(dict.fromkeys(stages, 0))
-        for one in store.staged(sink):
-            staged[one.stage] += one.rows
-        if found and not staged.keys().isdisjoint(found.stages):
-            republished += store.publish(found.stages)  # the server has lost this publish
-        if (remaining := sum(staged[one] for one in stages)) != rows:
-            if ledger_of(store, sink) != found:
-                continue  # another process has just published it
-            raise StoreError(
-                f"batch {batch} of sink {sink!r}: {plural(rows, 'row')} staged, {remaining:,} left: another process "
-                "discarded some; nothing was published, and the batch can be written again",
-                sink=sink,
-                batch=batch,
-            )
-        value = _note_value(found.id if found else None, batch, stages)
-        if members:
-            value["members"] = dict(members)
-        if hashes is not None:
-            value["rows"] = own_hashes = row_hashes.save_hashes(store, sink, batch, hashes)
-        if found and isinstance(found.rows, tuple):
-            value["rows_before"] = found.rows
-        if store.set_note(LEDGER_PREFIX + sink, value, note.version if note else 0):
-            winners = stages
-            if found:
-                row_hashes.delete_hashes(store, found.rows)
-            break
-    published = store.publish(winners)
-    for number in {batch_of(one.stage) for one in store.staged(sink)}:
-        if number <= batch:
-            store.unstage(f"{sink}/{number}", keep=winners)
-    return republished + published
-
-
-def _check_rows(store: Store, ledger: Ledger, hashes: bytes | None, writer: Writer) -> None:
-    """Raise `CheckpointError` if a written batch comes again with other rows; in a job, log it."""
-    written = None if hashes is None else row_hashes.load_hashes(store, ledger.rows)
-    if hashes is None or written is None or not (unwritten := row_hashes.count_unwritten(hashes, written)):
-        return
-    if writer is Writer.JOB:
-        log.warning(
-            "txnVersion %d of txnAppId %s was written before, without %s that it has now: nothing was written",
-            ledger.batch, ledger.sink, plural(unwritten, "row"),
-        )  # fmt: skip
-        return
-    raise CheckpointError(
-        f"batch {ledger.batch} of sink {ledger.sink!r} is written, and comes again with "
-        f"{plural(unwritten, 'row')} that "
-        "it did not have: they would be lost. Nothing was written now. Start the query with a new checkpoint; in "
-        "foreachBatch set a new txnAppId, and another one for each write of a batch. If the query makes other rows "
-        "each time it runs (random values, the clock), set replayCheck=none: then they are left out",
-        sink=ledger.sink,
-        batch=ledger.batch,
-    )
-
-
 def create_ledger(store: Store, sink: str) -> None:
     """Create the ledger of a sink, with no batch yet, unless it has one."""
-    store.set_note(LEDGER_PREFIX + sink, _note_value(None, NO_BATCH, ()), 0)
+    store.set_note(LEDGER_PREFIX + sink, note_value(None, NO_BATCH, ()), 0)
 
 
-def read_ledgers(stores: Mapping[str, Store], sink: str) -> dict[str, Ledger | None]:
-    """Return the ledgers of a sink in several databases; create missing ones.
-
-    Raises `OptionError` if two of these are the same database under two URLs: stages in one would
-    then look abandoned in the other.
-    """
-    names_by_id: dict[str, str] = {}
-    ledgers: dict[str, Ledger | None] = {}
-    for name, store in stores.items():
-        found = ledgers[name] = ledger_of(store, sink)
-        if found is None:
+def identify_ledger(store: Store, sink: str) -> None:
+    """Create the ledger of a sink, unless it has one, and give it an id, unless it has one."""
+    while not ((note := store.note(LEDGER_PREFIX + sink)) and note.value.get("id")):
+        if note is None:
             create_ledger(store, sink)
-            found = ledger_of(store, sink)
-        if found and found.id and (other := names_by_id.setdefault(found.id, name)) != name:
-            raise OptionError(
-                f"{other!r} and {name!r} are the same database under two URLs: use the same URL for both",
-                option="urls",
-            )
-    return ledgers
+        else:
+            store.set_note(LEDGER_PREFIX + sink, {**note.value, "id": uuid.uuid4().hex}, note.version)
 
 
 def delete_sink(store: Store, sink: str) -> int:
@@ -310,7 +210,7 @@ def set_ledger(store: Store, sink: str, batch: int) -> None:
     Staged rows stay. Raises `FencedError` if the sink has changed its ledger meanwhile.
     """
     note = store.note(LEDGER_PREFIX + sink)
-    value = _note_value(note.value.get("id") if note else None, batch, ())
+    value = note_value(note.value.get("id") if note else None, batch, ())
     if not store.set_note(LEDGER_PREFIX + sink, value, note.version if note else 0):
         raise FencedError(f"sink {sink!r} has just changed its ledger: stop its query, then try again", sink=sink)
     if note:
@@ -328,5 +228,7 @@ def batch_of(stage: str) -> int:
     return int(stage.split("/")[1])
 
 
-def _note_value(id: str | None, batch: int, stages: Sequence[str]) -> dict[str, Any]:
-    return {"v": LEDGER_VERSION, "id": id or uuid.uuid4().hex, "batch": batch, "stages": list(stages)}
+def note_value(id: str | None, batch: int, stages: Sequence[str], shares: Sequence[Share] = ()) -> dict[str, Any]:
+    """Return the note of a ledger with this decision."""
+    value = {"v": LEDGER_VERSION, "id": id or uuid.uuid4().hex, "batch": batch, "stages": list(stages)}
+    return value | {"shares": [list(one) for one in shares]} if shares else value

@@ -21,7 +21,8 @@ from spark_queue.messages.ids import OBJECT_ID
 from spark_queue.messages.schema import PUSHES
 from spark_queue.options.parsers import PLAIN_NAME
 from spark_queue.stores.base import Store
-from spark_queue.stores.services.ledger import Writer, ledger_of, publish_batch, stage_of
+from spark_queue.stores.services.ledger import Writer, ledger_of, stage_of
+from spark_queue.stores.services.publishing import Publisher
 
 #: Headers of a replayed message: the name of the replay, and the id of the original message.
 REPLAY_HEADER, REPLAY_OF_HEADER = "x-replay", "x-replay-of"
@@ -87,7 +88,7 @@ class Replay:
             staged += store.stage(self.to, stage, self._to_pushes(batch, staged))
         if not staged and not self.is_decided(store):
             return 0  # a later call may find some
-        return publish_batch(store, self.sink, 0, [stage], staged, Writer.JOB)
+        return Publisher({"": store}, self.sink).publish_batch(0, [stage], {"": staged}, Writer.JOB)
 
     def _to_pushes(self, batch: pa.RecordBatch, before: int) -> pa.RecordBatch:
         """Return a HISTORY batch as a PUSHES batch; `before`: how many messages precede it."""
