@@ -51,10 +51,14 @@ class Ledgers:
     found: Mapping[str, Ledger | None]
 
     @property
+    def last_batch(self) -> int:
+        """The newest batch that one of the databases has decided on."""
+        return max((one.batch for one in self.found.values() if one), default=NO_BATCH)
+
+    @property
     def last(self) -> Ledger | None:
         """The newest decision: that of the coordinator, if its ledger has it."""
-        newest = max((one.batch for one in self.found.values() if one), default=NO_BATCH)
-        at = [one for one in self.found.values() if one and one.batch == newest]
+        at = [one for one in self.found.values() if one and one.batch == self.last_batch]
         return min(at, key=lambda one: not one.shares or one.shares[0].id != one.id, default=None)
 
     def is_decided(self, batch: int, writer: Writer) -> bool:
@@ -63,7 +67,7 @@ class Ledgers:
         Raises `CheckpointError` and `FencedError` as `is_decided`. Raises `CheckpointError` if the
         last decision has a database that is missing here.
         """
-        self._check_members()
+        self._check_members(batch)
         decided = [
             is_decided(ledger, self.sink, batch, self._writer_to(name, batch, writer))
             for name, ledger in self.found.items()
@@ -87,20 +91,24 @@ class Ledgers:
         by_name = {one: first for ledger in known for one, first in ledger.members.items()}
         return by_name.get(name, batch if known else 0)
 
-    def _check_members(self) -> None:
-        if (last := self.last) is None:
-            return
+    def _check_members(self, batch: int) -> None:
+        """Raise `CheckpointError` if a database of the last decision is missing, or its ledger."""
+        last = self.last
         here = {one.id for one in self.found.values() if one}
-        if missing := [one.name for one in last.shares if one.id not in here]:
-            names = ", ".join(map(repr, missing))
+        for share in last.shares if last else ():
+            own = self.found.get(share.name)
+            if share.id in here or (own and own.batch >= share.first and own.batch == self.last_batch):
+                continue  # the second: somebody has set its ledger by hand
+            if share.name in self.found:
+                is_decided(None, self.sink, batch, Writer.STREAM)
             raise CheckpointError(
-                f"sink {self.sink!r}: batch {last.batch} was also written to {names}, which the query no longer "
-                "writes to. It is unknown whether its part is visible there. Nothing was written now. Name that "
+                f"sink {self.sink!r}: batch {self.last_batch} was also written to {share.name!r}, which the query no "
+                "longer writes to. It is unknown whether its part is visible there. Nothing was written now. Name that "
                 "database again (in option 'urls' or in the graph) until a batch has run. If its part is there, or "
-                f"the database is gone, run: spark-queue ledger set URL {self.sink} {last.batch} for each of the "
+                f"the database is gone, run: spark-queue ledger set URL {self.sink} {self.last_batch} for each of the "
                 "others",
                 sink=self.sink,
-                batch=last.batch,
+                batch=self.last_batch,
             )
 
     @property
@@ -129,11 +137,14 @@ class Ledgers:
         )
 
     def takes_part(self, name: str, decided: Ledger) -> bool:
-        """Return whether a database has a share in a decision."""
+        """Return whether a database has a share in a decision.
+
+        Earlier versions named the databases: then each that has a ledger counts.
+        """
         own = self.found[name]
-        if own and (own is decided or own.id in {one.id for one in decided.shares}):
-            return True
-        return not decided.shares and name in decided.members
+        if own is None or own is decided:
+            return own is decided
+        return own.id in {one.id for one in decided.shares} or (not decided.shares and bool(decided.members))
 
     def name_of(self, decided: Ledger) -> str:
         """Return the name of the database in whose ledger a decision is."""

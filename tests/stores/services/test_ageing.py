@@ -14,7 +14,8 @@ from spark_queue.options.parsers import DAY
 from spark_queue.stores.services import ageing
 from spark_queue.stores.services.ageing import LAST_SWEEP_NOTE, YEAR, remove_old_notes, sweep
 from spark_queue.stores.services.dead_letters import add_settled, set_history
-from spark_queue.stores.services.ledger import LEDGER_PREFIX, Writer, ledger_of, publish_batch
+from spark_queue.stores.services.ledger import LEDGER_PREFIX, Writer, ledger_of
+from spark_queue.stores.services.publishing import Publisher
 from spark_queue.stores.services.owner import Batch
 from spark_queue.stores.services.ownership import Ownership
 from spark_queue.stores.services.poison import note_failure
@@ -102,7 +103,9 @@ def test_a_ledger_goes_after_a_year_never_with_a_queue(store, name):
     sinks = [f"{name}-{n}" for n in range(3)]
     for sink in sinks:
         store.stage(name, f"{sink}/0/a", pushes(["1"]))
-        publish_batch(store, sink, 0, [f"{sink}/0/a"], 1, Writer.STREAM, hashes=b"12345678" * 2000)
+        Publisher({"": store}, sink).publish_batch(
+            0, [f"{sink}/0/a"], {"": 1}, Writer.STREAM, hashes=b"12345678" * 2000
+        )
     store.drop(name)
     assert all(ledger_of(store, sink) for sink in sinks)
     age(store, YEAR + DAY, *(f"{prefix}{sink}" for prefix in (LEDGER_PREFIX, "written/") for sink in sinks[:2]))
