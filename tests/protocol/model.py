@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from tests.protocol import sink
+from tests.protocol import databases, sink
 from tests.protocol.outside import outside
 from tests.protocol.rules import Rules
 from tests.protocol.state import (
@@ -58,8 +58,14 @@ def moves(state: State, world: World, rules: Rules) -> Iterator[tuple[Step, Stat
             yield Step(name, "crashes", True), state.with_driver(place, None).less("crashes")
         if not state.owns(driver) and not driver.ended:
             yield Step(name, "ends, since it was taken over"), state.with_driver(place, None)
-        for action, after in STEPS[driver.step](state, place, driver, world, rules):
+        steps = STEPS | databases.STEPS if world.databases > 1 else STEPS
+        for action, after in steps[driver.step](state, place, driver, world, rules):
             yield Step(name, action), after
+        if state.has("aborts") and driver.step in databases.FAILING:
+            yield (
+                Step(name, "fails, and aborts its write", True),
+                databases.abort(state, place, driver, rules).less("aborts"),
+            )
         if world.ahead and driver.step in BUSY:
             tag = driver.end.tags[0]._replace(seq=driver.end.seq + 1, by=driver.by[0])
             free = [] if state.held(tag) else state.claimable(0)[: world.most]
@@ -431,9 +437,9 @@ def _finish(state: State, place: int, driver: Driver, world: World, rules: Rules
 
 STEPS: dict[str, Callable[[State, int, Driver, World, Rules], Moves]] = {
     "own": _own, "ask": _ask, "commit": _commit, "drain": _drain, "claim": _claim, "keep": _keep, "log": _log,
-    "unread": _unread, "release": _release, "plan": _plan, "hold": _hold, "whole": _whole, "bind": _bind, "read": _read, "write": sink.write,
-    "stage": sink.stage, "complete": sink.complete, "decide": sink.decide, "publish": sink.publish,
-    "sweep": sink.sweep, "finish": _finish,
+    "unread": _unread, "release": _release, "plan": _plan, "hold": _hold, "whole": _whole, "bind": _bind,
+    "read": _read, "write": sink.write, "stage": sink.stage, "complete": sink.complete, "decide": sink.decide,
+    "publish": sink.publish, "sweep": sink.sweep, "finish": _finish,
 }  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tests.protocol import databases
 from tests.protocol.rules import Rules
 from tests.protocol.sink import published
 from tests.protocol.state import (
@@ -61,14 +62,18 @@ def outside(state: State, world: World, rules: Rules) -> Iterator[tuple[Step, St
         if len(state.held(*end.tags)) < len(end.rows):  # they belong together: the query is refused
             for queue in range(world.queues):
                 yield from _recovered(state, end.epoch, queue, settled=rules.settled)
-    for key in {one.key for one in state.stages if state.names(one)}:
+    for key in {one.key for one in state.stages if state.names(one)} if world.databases == 1 else ():
         yield Step("operator", f"completes the sink of query {key}"), published(state, key, Rules())
     if state.has("aged"):
         for epoch, queue in ((epoch, queue) for epoch in range(len(state.notes)) for queue in range(world.queues)):
             if state.note(epoch, queue) and not state.runs(epoch):
                 aged = state.with_note(epoch, queue, None).less("aged")
                 yield Step("time", f"removes the note of epoch {epoch}{of_queue(queue)}", True), aged
-    if state.has("failovers"):
+    if world.databases > 1:
+        yield from databases.completed(state, world)
+    if state.has("failovers") and world.databases > 1:
+        yield from databases.lost_takes(state, world)
+    elif state.has("failovers"):
         for key, ledger in enumerate(state.ledgers):
             lost = Stage(key, ledger.batch, ledger.attempt, ledger.rows)
             # Of a server that fails, only what it wrote last is lost.

@@ -42,8 +42,8 @@ PATIENCE = 60
 
 #: Where a process may stand, by the steps of the model; those of `TIDY` are before the claim, too.
 ORDER = (
-    "own", "ask", "commit", "tidy", "abandon", "give", "claim", "keep", "log", "unread", "release", "plan", "hold", "whole", "bind", "read", "stage",
-    "complete", "decide", "publish", "sweep", "finish",
+    "own", "ask", "commit", "tidy", "abandon", "give", "claim", "keep", "log", "unread", "release", "plan", "hold",
+    "whole", "bind", "read", "stage", "complete", "decide", "publish", "sweep", "finish",
 )  # fmt: skip
 RANK = {name: place for place, name in enumerate(ORDER)}
 

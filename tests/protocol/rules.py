@@ -26,6 +26,11 @@ class Rules:
     abandoned: bool = True  # what an epoch holds of which no batch was started goes back, once its process is dead
     first: bool = True  # … and before anything is claimed
     unread: bool = True  # what is left of a batch of several queues goes back, if it was not started in each
+    anywhere: bool = True  # a batch that one database of the sink has decided on is decided in all
+    everywhere: bool = True  # … and the next one is not decided before all have it
+    coordinator: bool = True  # all processes decide in the same database
+    own: bool = True  # a database discards stages of a batch only when its own ledger has it
+    asks_all: bool = True  # an abort discards nothing that any ledger names
     settled: bool = True  # what is left of a batch of several queues is not released, if its sink has it
     # Left out, these are planted faults.
     late: bool = True  # messages are removed when their batch is finished, not when it is read

@@ -32,12 +32,18 @@ class World:
     fresh: int = 0  # new checkpoints
     failovers: int = 0  # publishes that are lost
     aged: int = 0  # notes of a consumer that are removed
+    aborts: int = 0  # writes that fail, and are aborted
+    databases: int = 1  # of the sink; with several, each run has other rows in each
     counting: bool = True  # whether tries are searched, too, where that is possible
 
     @property
     def in_order(self) -> bool:
         """Whether the n-th message of one queue must come with the n-th of the other."""
-        return self.combine == "zip" and self.drivers == 1 and not (self.takers or self.ends or self.damaged or self.fresh)
+        return (
+            self.combine == "zip"
+            and self.drivers == 1
+            and not (self.takers or self.ends or self.damaged or self.fresh)
+        )
 
     @property
     def counted(self) -> bool:
@@ -190,7 +196,7 @@ class Driver(NamedTuple):
         return self.step == "drain"
 
 
-FAULTS = ("crashes", "ends", "takers", "takeovers", "copies", "cuts", "fresh", "failovers", "aged")
+FAULTS = ("crashes", "ends", "takers", "takeovers", "copies", "cuts", "fresh", "failovers", "aged", "aborts")
 
 
 class State(NamedTuple):
@@ -259,9 +265,9 @@ class State(NamedTuple):
         return next(n for n in range(1, 99) if n not in used)
 
     def names(self, stage: Stage) -> bool:
-        """Return whether a ledger names this stage."""
-        ledger = self.ledgers[stage.key]
-        return (stage.batch, stage.attempt) == (ledger.batch, ledger.attempt)
+        """Return whether a ledger names this stage: its own one, or that of another database of its sink."""
+        ledgers = [self.ledgers[stage.key]] if len(self.ledgers) == len(self.bound) else self.ledgers
+        return any((stage.batch, stage.attempt) == (one.batch, one.attempt) for one in ledgers)
 
     def has(self, fault: str) -> bool:
         """Return whether a fault may still happen."""
@@ -325,7 +331,7 @@ def initial(world: World) -> State:
         drivers=(None,) * world.drivers,
         notes=(),
         bound=((-1,) * world.queues,),
-        ledgers=(Ledger(),),
+        ledgers=(Ledger(),) * world.databases,
         stages=frozenset(),
         visible=(0,) * world.messages,
         copy=None,

@@ -103,10 +103,10 @@ class Ledgers:
                 is_decided(None, self.sink, batch, Writer.STREAM)
             raise CheckpointError(
                 f"sink {self.sink!r}: batch {self.last_batch} was also written to {share.name!r}, which the query no "
-                "longer writes to. It is unknown whether its part is visible there. Nothing was written now. Name that "
-                "database again (in option 'urls' or in the graph) until a batch has run. If its part is there, or "
-                f"the database is gone, run: spark-queue ledger set URL {self.sink} {self.last_batch} for each of the "
-                "others",
+                "longer writes to. It is unknown whether its part is visible there. Nothing was written now. Name "
+                "that database again (in option 'urls' or in the graph) until a batch has run. If its part is there, "
+                f"or the database is gone, run: spark-queue ledger set URL {self.sink} {self.last_batch} for each of "
+                "the others",
                 sink=self.sink,
                 batch=self.last_batch,
             )
@@ -286,6 +286,7 @@ class Publisher:
         share = next((one for one in decided.shares if ledger and one.id == ledger.id), None)
         while ledger is None or ledger.batch < decided.batch:
             staged = self._staged(name)
+            self._check_lost(name, ledger, decided, staged)
             left = sum(staged[one] for one in decided.stages)
             if share and not rest and left != share.rows:
                 if (now := ledger_of(self._stores[name], self._sink)) != ledger:
@@ -308,6 +309,23 @@ class Publisher:
                 f"batch {decided.batch} of sink {self._sink!r} was decided twice, otherwise in {name!r}: two queries "
                 "ran on one checkpoint, with other databases. Nothing was published there. Look at both with: "
                 "spark-queue ledger list URL",
+                sink=self._sink,
+                batch=decided.batch,
+            )
+
+    def _check_lost(self, name: str, ledger: Ledger | None, decided: Ledger, staged: Mapping[str, int]) -> None:
+        """Raise `CheckpointError` if a database has staged rows between its batch and the next one.
+
+        Each batch is in all databases before the next one is decided: so it has lost that one.
+        """
+        last = ledger.batch if ledger else NO_BATCH
+        lost = {batch_of(one) for one in staged if last < batch_of(one) < decided.batch}
+        if lost and ledger_of(self._stores[name], self._sink) == ledger:
+            raise CheckpointError(
+                f"sink {self._sink!r}: {name!r} has lost its last writes, such as in a failover: it is at batch "
+                f"{last}, batch {decided.batch} is decided, and rows of batch {max(lost)} are staged there. Nothing "
+                "was changed there. Look whether they are visible in another way, then run: spark-queue ledger set "
+                f"URL {self._sink} {max(lost)}, after which the query goes on without these rows",
                 sink=self._sink,
                 batch=decided.batch,
             )

@@ -617,7 +617,7 @@ def test_databases_may_join_a_stream_and_leave_it_by_hand(any_url, out, sink, tm
     for number, names in enumerate((["one"], ["one", "two"], ["two"], ["one", "two", "three"])):
         some = {name: urls[name] for name in names}
         if names == ["two"]:
-            way_on = rf"batch 1 was also written to 'one'.* spark-queue ledger set URL {sink} 1 for each of the others"
+            way_on = rf"batch 1 was also written to 'one'.* ledger set URL {sink} 1 for each of the others"
             with pytest.raises(CheckpointError, match=way_on):
                 either(True, some, out, sink, number, at([number], "two"))
             assert payloads(urls["two"], out) == [1]

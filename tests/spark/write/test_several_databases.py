@@ -14,6 +14,7 @@ from spark_queue.errors import StoreUnavailable
 from spark_queue.messages.message import pushes
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.ledger import LEDGER_PREFIX, ledger_of, note_value, stage_of
+from spark_queue.stores.services.publishing import Publisher, read_ledgers
 from tests.spark.drive import Write, attempt, payloads
 
 #: The calls of a store that a driver makes while it commits.
@@ -74,12 +75,12 @@ def query(urls, out, sink):
     return Sink(urls, out, sink)
 
 
-def dying_at(monkeypatch, number, name="set_note"):
+def dying_at(monkeypatch, number):
     """Let the driver die at this call, before (an odd number) or after it reaches the database."""
     calls = []
-    for one in CALLS:
 
-        def called(store, *arguments, usual=getattr(Store, one), **named):
+    def watched(usual):
+        def called(store, *arguments, **named):
             calls.append(store)
             if len(calls) == number // 2 + 1 and number % 2:
                 raise Killed
@@ -88,12 +89,15 @@ def dying_at(monkeypatch, number, name="set_note"):
                 raise Killed
             return result
 
-        monkeypatch.setattr(Store, one, called)
+        return called
+
+    for one in CALLS:
+        monkeypatch.setattr(Store, one, watched(getattr(Store, one)))
     return calls
 
 
 @pytest.mark.parametrize("order", [["here", "there", "else"], ["else", "there", "here"]])
-def test_a_driver_that_dies_anywhere_loses_and_doubles_nothing(query, order, monkeypatch):
+def test_a_driver_that_dies_anywhere_loses_and_doubles_nothing(query, order):
     """Each batch comes again with other rows, and with the databases in another order."""
     batch, number = 0, 0
     while True:
@@ -172,7 +176,7 @@ def test_names_and_order_do_not_matter(query, urls):
     assert query.numbers() == Counter(range(20)) and query.staged() == []
 
 
-def test_what_a_ledger_names_is_not_discarded_by_an_abort(query, monkeypatch):
+def test_what_a_ledger_names_is_not_discarded_by_an_abort(query):
     query.run(0, routed(range(10), 0))
     driver, written = killed_between_ledgers(query, 1, range(10, 20), 1)
     left = query.staged()
@@ -210,7 +214,8 @@ def test_a_database_that_left_is_named_before_anything_is_staged(query, sink):
     left = query.staged()
     rows = attempt([20], ns=["here"])
     for batch in (1, 2):
-        with pytest.raises(CheckpointError, match=rf"also written to '(there|else)'.* ledger set URL {sink} \d for each"):
+        way_on = rf"also written to '(there|else)'.* ledger set URL {sink} \d for each"
+        with pytest.raises(CheckpointError, match=way_on):
             query.run(batch, rows, names=["here"])
     assert query.staged() == left
 
@@ -223,7 +228,8 @@ def test_rows_that_are_missing_in_one_database_are_not_shown_there(query, sink, 
         (stage,) = {one.stage for one in store.staged(sink)}
         store.unstage(stage)
         before = payloads(query.urls[late], out)
-        with pytest.raises(StoreError, match=rf"is decided, with \d+ rows? for '{late}', and 0 .* spark-queue recover URL"):
+        way_on = rf"is decided, with \d+ rows? for '{late}', and 0 .* spark-queue recover URL"
+        with pytest.raises(StoreError, match=way_on):
             query.run(1, routed(range(10, 20), 2))
         assert payloads(query.urls[late], out) == before and ledger_of(store, sink).batch == 0
 
@@ -254,3 +260,25 @@ def test_a_batch_that_an_earlier_version_decided_in_one_database_goes_on(query, 
     assert query.numbers() == Counter(range(3)) and query.staged() == []
     query.run(2, routed(range(3, 6), 2))
     assert query.numbers() == Counter(range(6))
+
+
+def test_a_database_that_has_lost_a_batch_is_named(query, sink):
+    """A failover takes its last writes back just when the next batch is decided."""
+    query.run(0, routed(range(10), 0))
+    late = [share.name for one in query.ledgers().values() for share in one.shares][-1]
+    with open_store(query.urls[late]) as store:
+        before = store.note(LEDGER_PREFIX + sink)
+        query.run(1, routed(range(10, 20), 1))
+        usual, stage = Publisher._finish, stage_of(sink, 1, "000000-a")
+
+        def fails_over(publisher, ledgers, decided):
+            now = store.note(LEDGER_PREFIX + sink)
+            store.stage(query.out, stage, pushes([99]))
+            assert store.set_note(LEDGER_PREFIX + sink, before.value, now.version)
+            return usual(publisher, read_ledgers(publisher._stores, sink), decided)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Publisher, "_finish", fails_over)
+            with pytest.raises(CheckpointError, match=rf"'{late}' has lost its last writes.* set URL {sink} 1"):
+                query.run(2, routed(range(20, 30), 2))
+        assert stage in {one.stage for one in store.staged(sink)}, "they may be the only copy"
