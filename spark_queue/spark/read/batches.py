@@ -28,7 +28,7 @@ from spark_queue.spark.read.fetch import FetchRange
 from spark_queue.spark.read.lease_renewer import LeaseRenewer
 from spark_queue.spark.read.leftovers import log_others, release_leftovers
 from spark_queue.spark.read.loss_detector import LossDetector
-from spark_queue.spark.read.offsets import OFFSET_VERSION, Offset, batch_of, commit_offset, tag_of
+from spark_queue.spark.read.offsets import OFFSET_VERSION, Offset, batch_of, batch_of_tag, commit_offset, tag_of
 from spark_queue.spark.read.pacing import Stopwatch
 from spark_queue.spark.read.prefetch import Prefetcher
 from spark_queue.spark.read.reserver import Reserver
@@ -210,10 +210,22 @@ class Batches:
     def start(self, end: Offset) -> None:
         """Record once that the batch of `end` is started: see `Ownership.start`."""
         if self._started != (batch := batch_of(end)):
+            if self._reserved != end:
+                self._check_committed_before(end)
             self.ownership.start(batch)
             self._started = batch
             self._started_batches += 1
             self.reserver.note_batch(sum(end.get("rows", [])))
+
+    def _check_committed_before(self, end: Offset) -> None:
+        """Raise `CheckpointError` if an earlier batch than that of `end` is still held without end.
+
+        It was committed before that of `end` was reserved.
+        """
+        for one in self._store.reservations(self.queue, end["consumer"]):
+            _, batch = batch_of_tag(one.tag)
+            if batch is not None and batch.seq < end["seq"] and one.until is None:
+                raise self.ownership.went_back(batch_of(end), batch)
 
     # --- 4. held, while its tasks work on it
 

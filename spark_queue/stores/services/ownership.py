@@ -116,6 +116,7 @@ class Ownership:
         if note is not None:
             standing = ConsumerState.from_note(note)
             self._check_age(batch, standing.started)
+            self._check_follows(batch, standing.started)
             return standing
         if batch.by:
             raise self._checkpoint_error(
@@ -134,6 +135,23 @@ class Ownership:
                 "Go on with the newest checkpoint. If the query was started while its predecessor ended, start it "
                 f"again. If the newest checkpoint is lost: {self._recover_hint}",
             )
+
+    def _check_follows(self, batch: Batch, started: Batch | None) -> None:
+        """Raise `CheckpointError` unless a batch is the one started last, or the next one.
+
+        The first batch of a checkpoint with offsets of version 1 has any number.
+        """
+        if batch.by and batch.seq > (started.seq if started else 0) + 1:
+            raise self.went_back(batch, started)
+
+    def went_back(self, batch: Batch, started: Batch | None) -> CheckpointError:
+        """Return the error for a database that does not know what the checkpoint knows."""
+        known = f"batch {started} at most" if started else "no batch"
+        return self._checkpoint_error(
+            batch,
+            f"the database knows of {known}: it was restored from a backup, or has lost its last moments",
+            f"Its messages come again: {self._recover_hint}",
+        )
 
     def _checkpoint_error(self, batch: Batch, reason: str, remedy: str) -> CheckpointError:
         return CheckpointError(
@@ -161,14 +179,7 @@ class Ownership:
             return
         self._check_age(batch, started)
         if started != batch:
-            raise self._checkpoint_error(
-                batch,
-                f"the database knows of batch {started} at most: it was restored from a backup, or has lost its last "
-                "moments"
-                if started
-                else "the database knows of no batch: it was restored from a backup",
-                f"Its messages come again: {self._recover_hint}",
-            )
+            raise self.went_back(batch, started)
 
     def start(self, batch: Batch) -> None:
         """Note that this batch is started: Spark has it in its log, and will run it.
@@ -185,6 +196,7 @@ class Ownership:
             assert note is not None
             standing = ConsumerState.from_note(note)
             self._check_age(batch, standing.started)
+            self._check_follows(batch, standing.started)
             if standing.started == batch:
                 self.check()
                 return
