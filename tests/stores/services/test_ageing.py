@@ -12,13 +12,13 @@ from spark_queue.errors import CheckpointError
 from spark_queue.messages.message import pushes
 from spark_queue.options.parsers import DAY
 from spark_queue.stores.services import ageing
-from spark_queue.stores.services.ageing import LAST_SWEEP_NOTE, YEAR, remove_old_notes, sweep
+from spark_queue.stores.services.ageing import FIRST_RELEASE, LAST_SWEEP_NOTE, SWEEPS, YEAR, remove_old_notes
 from spark_queue.stores.services.dead_letters import add_settled, set_history
 from spark_queue.stores.services.ledger import LEDGER_PREFIX, Writer, ledger_of
-from spark_queue.stores.services.publishing import Publisher
 from spark_queue.stores.services.owner import Batch
 from spark_queue.stores.services.ownership import Ownership
 from spark_queue.stores.services.poison import note_failure
+from spark_queue.stores.services.publishing import Publisher
 from spark_queue.stores.services.query_binding import QueryBinding, bind
 from spark_queue.stores.types import queue_note_key
 
@@ -55,6 +55,13 @@ def run(store, queue, consumer, query):
     owner.start(Batch(1, owner.number))
     bind(store, queue, None, QueryBinding(query, consumer))
     return owner
+
+
+def sweep(store, limit=10**6):
+    """Sweep for more days than a note must be unchanged: tests beside this one count some of them."""
+    for _ in range(2 * SWEEPS):
+        ageing.sweep(store)
+    return ageing.sweep(store, limit)
 
 
 def left(store, queue):
@@ -157,7 +164,7 @@ def test_notes_are_bounded(store, name, many, queues):
     assert len(age(store, YEAR + DAY, *mine)) == len(notes) + 2
     # A query of another test, on the same server, may remove some of them meanwhile.
     assert sweep(store, 10) <= 10, "a query that starts does not wait for all of them"
-    sweep(store, 10**6)
+    ageing.sweep(store, 10**6)
     assert not [key for start in mine for key in store.notes(start)]
 
 
@@ -176,3 +183,56 @@ def test_a_database_is_looked_at_once_a_day(tmp_path, monkeypatch):
         remove_old_notes(store)
         remove_old_notes(store)
         assert len(looks) == 2
+
+
+@pytest.fixture
+def own(tmp_path):
+    """A file of this test's own: nothing else sweeps there."""
+    with open_store(f"sqlite:///{tmp_path}/q.db") as store:
+        yield store
+
+
+def test_a_note_goes_only_if_it_was_unchanged_for_thirty_days(own, name):
+    """The clock was wrong when it was written: it seems to be a year old, and its query lives."""
+    for sink in ("idle", "alive"):
+        own.set_note(f"{LEDGER_PREFIX}{sink}", {"v": 1, "id": sink, "batch": 0, "stages": []}, 0)
+    age(own, YEAR + DAY, LEDGER_PREFIX)
+    for day in range(SWEEPS):
+        ageing.sweep(own)
+        assert ledger_of(own, "idle") and ledger_of(own, "alive"), f"day {day}"
+    note = own.note(f"{LEDGER_PREFIX}alive")
+    assert own.set_note(f"{LEDGER_PREFIX}alive", note.value | {"batch": 1}, note.version)
+    age(own, YEAR + DAY, f"{LEDGER_PREFIX}alive")
+    for _ in range(SWEEPS):
+        ageing.sweep(own)
+        assert ledger_of(own, "idle") is None
+        assert ledger_of(own, "alive"), "it was written meanwhile, whatever the clock said"
+
+
+def test_a_time_that_cannot_be_true_counts_from_now_on(own):
+    own.set_note(f"{LEDGER_PREFIX}sink", {"v": 1, "id": "1", "batch": 0, "stages": []}, 0)
+    age(own, own.now() - FIRST_RELEASE + 1, LEDGER_PREFIX)
+    for _ in range(2 * SWEEPS):
+        ageing.sweep(own)
+    assert ledger_of(own, "sink") and own.now() - own.note(f"{LEDGER_PREFIX}sink").written < DAY
+
+
+def test_the_ledger_of_a_query_stays_while_its_consumer_does(own, name):
+    owner = run(own, name, "etl/1", "query1")
+    for sink in ("query1", "app:query1", "query2"):
+        own.set_note(f"{LEDGER_PREFIX}{sink}", {"v": 1, "id": sink, "batch": 0, "stages": []}, 0)
+    age(own, YEAR + DAY, queue_note_key(name), LEDGER_PREFIX)
+    for _ in range(SWEEPS + 2):
+        owner.renew()
+        ageing.sweep(own)
+    assert sorted(own.notes(LEDGER_PREFIX)) == [f"{LEDGER_PREFIX}{sink}" for sink in ("app:query1", "query1")]
+
+
+def test_a_clock_that_was_ahead_once_does_not_end_the_sweeps(own, monkeypatch):
+    looks = []
+    monkeypatch.setattr(ageing, "sweep", looks.append)
+    remove_old_notes(own)
+    age(own, -YEAR, LAST_SWEEP_NOTE)
+    remove_old_notes(own)
+    remove_old_notes(own)
+    assert len(looks) == 2
