@@ -78,8 +78,8 @@ class Service:
         from spark_queue.runner.server_spark import open_session  # both need Spark
         from spark_queue.runner.shared_graph import SharedGraph
 
-        def settle(url: str, queue: str, consumer: str, sinks: Sequence[str]) -> object:
-            return recover_consumer(url, queue, consumer, sink=sinks)
+        def settle(url: str, queue: str, consumer: str, sinks: Sequence[str], written: bool | None) -> object:
+            return recover_consumer(url, queue, consumer, sink=sinks, written=written)
 
         return SharedGraph(self.declared, self.stores, self.settings.checkpoint_root, open_session, settle)
 

@@ -8,7 +8,8 @@ The note only saves starts that would fail. What keeps two processes from readin
 is the owner note of the consumer.
 
 The note also says whether the step is on probation, and how often Spark's process died then: see
-`probation.py`.
+`probation.py`. And it names the folder of the checkpoint: a process that has another folder cannot
+go on where the last one stopped.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class StepRun:
     """What the note of a run says. `owner`: `None` if its process has given the step up.
 
     `alone`: whether it is on probation, and no other suspect runs beside it. `deaths`: how often
-    its process died meanwhile. Version 1 had neither.
+    its process died meanwhile. Version 1 had neither. `folder`: the id of the folder with its
+    checkpoint, `None` if an earlier version ran it last.
     """
 
     owner: Owner | None
@@ -41,6 +43,7 @@ class StepRun:
     restarts: int = 0
     alone: bool = False
     deaths: int = 0
+    folder: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +72,11 @@ class StepRuns:
         *,
         alone: bool | None = None,
         deaths: int | None = None,
+        folder: str | None = None,
     ) -> bool:
         """Take or renew the run of a step. Return whether this process has it now.
 
-        `alone`, `deaths`: as the note has them if `None`. Raises `StoreError`.
+        `alone`, `deaths`, `folder`: as the note has them if `None`. Raises `StoreError`.
         """
         store, key = self._stores[ns], RUN_PREFIX + name
         note, now = store.note(key), store.now()
@@ -80,7 +84,10 @@ class StepRuns:
         owner = before.owner if before else None
         if owner is not None and owner.token != self._token and owner.is_alive(now):
             return False
-        made = StepRun(Owner.current(self._token, now), state, error, restarts, *_probation(before, alone, deaths))
+        folder = folder or (before.folder if before else None)
+        made = StepRun(
+            Owner.current(self._token, now), state, error, restarts, *_probation(before, alone, deaths), folder
+        )
         return store.set_note(key, _note_value(made), note.version if note else 0)
 
     def left(self, ns: str, name: str) -> LeftRun | None:
@@ -115,8 +122,9 @@ class StepRuns:
         def change(value: dict[str, Any] | None) -> dict[str, Any] | None:
             if value is None or (value["owner"] or {}).get("token") != self._token:
                 return value
+            before = _from_value(name, value)
             return _note_value(
-                StepRun(None, state, error, restarts, *_probation(_from_value(name, value), alone, deaths))
+                StepRun(None, state, error, restarts, *_probation(before, alone, deaths), before.folder)
             )
 
         self._stores[ns].change_note(RUN_PREFIX + name, change)
@@ -153,4 +161,4 @@ def _from_value(name: str, value: Mapping[str, Any]) -> StepRun:
     check_version(value, READ_RUN_VERSIONS, f"facts about the run of exchange {name!r}")
     owner = value["owner"] and Owner(**value["owner"])
     alone, deaths = bool(value.get("alone")), int(value.get("deaths", 0))
-    return StepRun(owner, value["state"], value["error"], value["restarts"], alone, deaths)
+    return StepRun(owner, value["state"], value["error"], value["restarts"], alone, deaths, value.get("folder"))

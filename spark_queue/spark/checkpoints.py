@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import uuid
 from typing import Any
 
 import pyspark
 from pyspark import SparkContext
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 #: The conf that names the class by which Spark writes checkpoints.
@@ -18,6 +20,9 @@ NOT_EMPTY = "STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY"
 #: The logs of a checkpoint, and the file of a first offset whose write has not ended.
 _LOGS = ("offsets", "commits")
 _UNFINISHED_OFFSET = re.compile(r"offsets/\.0\.[0-9a-f-]{36}\.tmp")
+
+#: The file with the id of a folder of checkpoints. Spark leaves out files whose names begin so.
+_FOLDER_FILE = "_spark_queue_folder"
 
 
 def checkpoint_conf() -> dict[str, str]:
@@ -33,6 +38,29 @@ def checkpoint_conf() -> dict[str, str]:
     if tuple(int(part) for part in pyspark.__version__.split(".")[:2]) >= (4, 1):
         package += ".checkpointing"
     return {CHECKPOINT_MANAGER: f"{package}.FileSystemBasedCheckpointFileManager"}
+
+
+def folder_id(spark: SparkSession, root: str) -> str:
+    """Return the id of a folder of checkpoints; create the folder, and a file with its id.
+
+    Processes that share the folder get the same id. Raises `PySparkException` or py4j's error if
+    it cannot be written.
+    """
+    jvm: Any = spark._jvm
+    file = jvm.org.apache.hadoop.fs.Path(jvm.org.apache.hadoop.fs.Path(root), _FOLDER_FILE)
+    files = file.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    new = jvm.org.apache.hadoop.fs.Path(f"{file.toString()}.{uuid.uuid4().hex}")
+    while not files.exists(file):  # written as a whole, then renamed: nobody reads a part of it
+        stream = files.create(new)
+        stream.writeBytes(uuid.uuid4().hex)
+        stream.close()
+        if files.exists(file) or not files.rename(new, file):
+            files.delete(new, False)
+    stream = files.open(file)
+    try:
+        return bytes(stream.readAllBytes()).decode()
+    finally:
+        stream.close()
 
 
 def remove_unfinished_offset(query: StreamingQuery) -> bool:

@@ -23,8 +23,8 @@ from tests.runner.test_exchange import World
 pytestmark = pytest.mark.timeout(180)
 
 
-def settle(url, queue, consumer, sinks):
-    recover_consumer(url, queue, consumer, sink=sinks)
+def settle(url, queue, consumer, sinks, written):
+    recover_consumer(url, queue, consumer, sink=sinks, written=written)
 
 
 class Servers(World):
@@ -37,9 +37,9 @@ class Servers(World):
         self.stores = stack.enter_context(NamedStores(urls))
         self.declared = DeclaredExchanges(self.graph_of_all, self.stores)
 
-    def serve(self):
+    def serve(self, folder="checkpoints"):
         declared = DeclaredExchanges(self.graph_of_all, self.stores)
-        root = str(self.folder / "checkpoints")
+        root = str(self.folder / folder)
         made = SharedGraph(declared, self.stores, root, lambda: self.spark, settle)
         self.stack.callback(made.close)
         made.start()

@@ -152,3 +152,31 @@ def test_what_the_server_does_if_spark_does_not_start(servers, die, monkeypatch,
     monkeypatch.setattr(served._spark, "_get_spark", opened)
     servers.push("ns1/in", {"n": 1})
     wait_until(lambda: servers.numbers("ns1/out") == Counter([1]), 60)
+
+
+def test_a_server_with_another_folder_settles_what_the_last_one_had_in_work(servers, tmp_path):
+    """Each container has a folder of its own: the checkpoint of the last one is not there."""
+    name, slow = (
+        f"{servers.prefix}.x",
+        Destination(servers.place("ns1/slow").queue, selector=wait_for(tmp_path / "go")),
+    )
+    step = Exchange(
+        servers.place("ns1/in"),
+        [Destination(servers.place("ns2/fast").queue), slow],
+        consumer=ConsumerSettings(wsize=10),
+    )
+    servers.graph_of_all = with_step(servers.graph_of_all, name, step)
+    servers.declared = DeclaredExchanges(servers.graph_of_all, servers.stores)
+    first = servers.serve("one")
+    servers.push("ns1/in", *({"n": n} for n in range(25)))
+    src, store = servers.place("ns1/in").queue, servers.stores["ns1"]
+    wait_until(lambda: [one.rows for one in store.reservations(src) if one.until is None] == [10], 60)
+    first.close()
+    assert [one.rows for one in store.reservations(src) if one.until is None] == [10], "it was stopped within a batch"
+    (tmp_path / "go").touch()
+    second = servers.serve("two")
+    wait_until(lambda: servers.numbers("ns1/slow") == Counter(range(25)), 90)
+    wait_until(lambda: store.reservations(src) == [], 30, description="nothing stays reserved")
+    second.close()
+    ids = {(tmp_path / one / "_spark_queue_folder").read_text() for one in ("one", "two")}
+    assert len(ids) == 2 and servers.run(name).folder in ids
