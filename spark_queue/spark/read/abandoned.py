@@ -1,13 +1,13 @@
 """Give back what abandoned epochs hold.
 
 Each new checkpoint is a new epoch of its consumer. A process knows the epoch from Spark's offset
-log, which has it only after the first batch was reserved. If the process dies before that, the
-restart is another epoch, and the messages would stay reserved until their lease ends.
+log, which has it only after the first batch was reserved. If the process dies before that, its
+restart is another epoch. The messages would stay reserved until their lease ends.
 
 An epoch is *abandoned* if no batch of it was ever started, and its owner was removed, is dead, or
 is silent by the database's clock. No task has seen what it holds. The process that finds it removes
-its owner first, in one compare-and-set; who loses that gives nothing back. An owner that only stood
-still is then refused when it starts its batch. Tries do not change.
+its owner first, in one compare-and-set; a process that loses it gives nothing back. An owner that
+only stood still is then refused when it starts its batch. Tries do not change.
 """
 
 from __future__ import annotations

@@ -29,8 +29,9 @@ from spark_queue.stores.services.ledger import (
     sink_of,
     stage_of,
 )
-from spark_queue.stores.services.publishing import Ledgers, Publisher, read_ledgers
+from spark_queue.stores.services.publishing import Publisher
 from spark_queue.stores.services.row_hashes import hash_rows
+from spark_queue.stores.services.sink_ledgers import Ledgers, read_ledgers
 
 
 class Publish(Push):

@@ -20,156 +20,24 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from spark_queue.errors import CheckpointError, OptionError, StoreError, plural
+from spark_queue.errors import CheckpointError, StoreError, plural
 from spark_queue.stores.base import Store
 from spark_queue.stores.services import row_hashes
 from spark_queue.stores.services.ledger import (
     LEDGER_PREFIX,
     NO_BATCH,
     Ledger,
-    Share,
     Writer,
     batch_of,
-    identify_ledger,
-    is_decided,
     ledger_of,
     note_value,
 )
+from spark_queue.stores.services.sink_ledgers import Ledgers, read_ledgers
 from spark_queue.stores.types import Note
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Ledgers:
-    """The ledgers of a sink as they were read, by the names of their databases."""
-
-    sink: str
-    found: Mapping[str, Ledger | None]
-
-    @property
-    def last_batch(self) -> int:
-        """The newest batch that one of the databases has decided on."""
-        return max((one.batch for one in self.found.values() if one), default=NO_BATCH)
-
-    @property
-    def last(self) -> Ledger | None:
-        """The newest decision: that of the coordinator, if its ledger has it."""
-        at = [one for one in self.found.values() if one and one.batch == self.last_batch]
-        return min(at, key=lambda one: not one.shares or one.shares[0].id != one.id, default=None)
-
-    def is_decided(self, batch: int, writer: Writer) -> bool:
-        """Return whether one of the databases has decided on this batch.
-
-        Raises `CheckpointError` and `FencedError` as `is_decided`. Raises `CheckpointError` if the
-        last decision has a database that is missing here.
-        """
-        self._check_members(batch)
-        decided = [
-            is_decided(ledger, self.sink, batch, self._writer_to(name, batch, writer))
-            for name, ledger in self.found.items()
-        ]
-        return any(decided)
-
-    def _writer_to(self, name: str, batch: int, writer: Writer) -> Writer:
-        joins = writer is Writer.STREAM and len(self.found) > 1 and self.first_batch(name, batch) == batch
-        return Writer.JOINING if joins else writer
-
-    def first_batch(self, name: str, batch: int) -> int:
-        """Return the first batch of a database. One that no ledger names counts from this batch.
-
-        Without any ledger, all count from 0.
-        """
-        known = [one for one in self.found.values() if one and batch - 1 <= one.batch <= batch]
-        own = self.found[name]
-        by_id = {share.id: share.first for one in known for share in one.shares}
-        if own and own.id in by_id:
-            return by_id[own.id]
-        by_name = {one: first for ledger in known for one, first in ledger.members.items()}
-        return by_name.get(name, batch if known else 0)
-
-    def _check_members(self, batch: int) -> None:
-        """Raise `CheckpointError` if a database of the last decision is missing, or its ledger."""
-        last = self.last
-        here = {one.id for one in self.found.values() if one}
-        for share in last.shares if last else ():
-            own = self.found.get(share.name)
-            if share.id in here or (own and own.batch >= share.first and own.batch == self.last_batch):
-                continue  # the second: somebody has set its ledger by hand
-            if share.name in self.found:
-                is_decided(None, self.sink, batch, Writer.STREAM)
-            raise CheckpointError(
-                f"sink {self.sink!r}: batch {self.last_batch} was also written to {share.name!r}, which the query no "
-                "longer writes to. It is unknown whether its part is visible there. Nothing was written now. Name "
-                "that database again (in option 'urls' or in the graph) until a batch has run. If its part is there, "
-                f"or the database is gone, run: spark-queue ledger set URL {self.sink} {self.last_batch} for each of "
-                "the others",
-                sink=self.sink,
-                batch=self.last_batch,
-            )
-
-    @property
-    def coordinator(self) -> str:
-        """The name of the database that decides the next batch."""
-        return self._in_order[0]
-
-    @property
-    def _in_order(self) -> list[str]:
-        """The names of the databases: in the order of the last decision, new ones by id."""
-        ids = {name: one.id if one else "" for name, one in self.found.items()}
-        last = [one.id for one in (self.last.shares if self.last else ())]
-        return sorted(ids, key=lambda name: (last.index(ids[name]) if ids[name] in last else len(last), ids[name]))
-
-    def shares(self, batch: int, rows: Mapping[str, int]) -> tuple[Share, ...]:
-        """Return the share of each database in a batch, that of the coordinator first.
-
-        A sink with a single database has none.
-        """
-        if len(self.found) == 1:
-            return ()
-        return tuple(
-            Share(one.id, name, self.first_batch(name, batch), rows.get(name, 0))
-            for name in self._in_order
-            if (one := self.found[name])
-        )
-
-    def takes_part(self, name: str, decided: Ledger) -> bool:
-        """Return whether a database has a share in a decision.
-
-        Earlier versions named the databases: then each that has a ledger counts.
-        """
-        own = self.found[name]
-        if own is None or own is decided:
-            return own is decided
-        return own.id in {one.id for one in decided.shares} or (not decided.shares and bool(decided.members))
-
-    def name_of(self, decided: Ledger) -> str:
-        """Return the name of the database in whose ledger a decision is."""
-        return next(name for name, one in self.found.items() if one is decided)
-
-
-def read_ledgers(stores: Mapping[str, Store], sink: str, *, create: bool = False) -> Ledgers:
-    """Return the ledgers of a sink. `create`: those of several databases that are missing.
-
-    Raises `OptionError` if two of these are the same database under two URLs: stages in one would
-    then look abandoned in the other.
-    """
-    found = {name: ledger_of(store, sink) for name, store in stores.items()}
-    if create and len(stores) > 1:
-        for name in [name for name, one in found.items() if one is None or not one.id]:
-            identify_ledger(stores[name], sink)
-            found[name] = ledger_of(stores[name], sink)
-    names_by_id: dict[str, str] = {}
-    for name, one in found.items():
-        if one and one.id and (other := names_by_id.setdefault(one.id, name)) != name:
-            raise OptionError(
-                f"{other!r} and {name!r} are the same database under two URLs: use the same URL for both",
-                option="urls",
-            )
-    return Ledgers(sink, found)
 
 
 class Publisher:
@@ -190,9 +58,9 @@ class Publisher:
     ) -> int:
         """Publish a staged batch; return how many messages became visible now.
 
-        `rows`: how many rows the stages have in each database. What was decided before is published
-        first, if a driver or a server has lost that. May be repeated at any time, even with other
-        stages: the stages of the first decision count. Other stages of this batch and earlier ones
+        `rows`: how many rows the stages have in each database. If a driver or a server has lost the
+        publish of the last decision, that is published first. May be repeated at any time, even
+        with other stages: the stages of the first decision count. Other stages of this batch and earlier ones
         are discarded. `hashes`: of all rows of the batch, to compare them if it comes again (see
         `row_hashes.py`); `None` to compare none.
 
@@ -240,7 +108,8 @@ class Publisher:
         """Publish what was decided last, in all databases; return how many became visible now.
 
         Raises `StoreError` if some staged rows are gone in a database, unless `rest` is set: then
-        what is left there becomes visible.
+        what is left there becomes visible. Raises `CheckpointError` if a database has lost its last
+        writes, or a batch was decided twice.
         """
         ledgers = read_ledgers(self._stores, self._sink)
         staged = {name: self._staged(name) for name in self._stores}
@@ -253,7 +122,8 @@ class Publisher:
     ) -> tuple[bool, int]:
         """Publish the last decision in all databases that have not done so.
 
-        Returns whether a ledger has changed, and how many messages became visible.
+        Returns whether a ledger has changed, and how many messages became visible. Raises
+        `StoreError` and `CheckpointError` as `complete`.
         """
         took, published, last = False, 0, ledgers.last
         for name, one in ledgers.found.items():
@@ -267,7 +137,10 @@ class Publisher:
         return took, published
 
     def _finish(self, ledgers: Ledgers, decided: Ledger) -> int:
-        """Publish a decision in all databases, and discard the other stages up to its batch."""
+        """Publish a decision in all databases, and discard the other stages up to its batch.
+
+        Raises `StoreError` and `CheckpointError` as `complete`.
+        """
         published = 0
         for name, one in ledgers.found.items():
             if ledgers.takes_part(name, decided):
@@ -282,6 +155,7 @@ class Publisher:
         """Take a decision into the ledger of a database, unless it has it.
 
         Its staged rows must be there, but for `rest`: an earlier version did not note their number.
+        Raises `StoreError` and `CheckpointError` as `complete`.
         """
         share = next((one for one in decided.shares if ledger and one.id == ledger.id), None)
         while ledger is None or ledger.batch < decided.batch:
@@ -356,7 +230,10 @@ class Publisher:
         stages: Sequence[str],
         rows: Mapping[str, int],
     ) -> bool:
-        """Return whether all rows of a batch are staged; false if the ledgers have changed."""
+        """Return whether all rows of a batch are staged; false if the ledgers have changed.
+
+        Raises `StoreError` if another process has discarded some.
+        """
         left = {name: sum(staged[name][one] for one in stages) for name in self._stores}
         if all(left[name] == rows.get(name, 0) for name in left):
             return True
@@ -364,8 +241,8 @@ class Publisher:
             return False  # another process has just published it
         raise StoreError(
             f"batch {batch} of sink {self._sink!r}: {plural(sum(rows.values()), 'row')} staged, "
-            f"{sum(left.values()):,} left: another process "
-            "discarded some; nothing was published, and the batch can be written again",
+            f"{sum(left.values()):,} left: another process discarded some; nothing was published, "
+            "and the batch can be written again",
             sink=self._sink,
             batch=batch,
         )
@@ -391,9 +268,8 @@ class Publisher:
             return
         raise CheckpointError(
             f"batch {decided.batch} of sink {self._sink!r} is written, and comes again with "
-            f"{plural(unwritten, 'row')} that "
-            "it did not have: they would be lost. Nothing was written now. Start the query with a new checkpoint; in "
-            "foreachBatch set a new txnAppId, and another one for each write of a batch. If the query makes other "
+            f"{plural(unwritten, 'row')} that it did not have: they would be lost. Nothing was written now. "
+            "Start the query with a new checkpoint; in foreachBatch set a new txnAppId, and another one for each write of a batch. If the query makes other "
             "rows each time it runs (random values, the clock), set replayCheck=none: then they are left out",
             sink=self._sink,
             batch=decided.batch,

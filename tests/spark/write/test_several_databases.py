@@ -14,7 +14,8 @@ from spark_queue.errors import StoreUnavailable
 from spark_queue.messages.message import pushes
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.ledger import LEDGER_PREFIX, ledger_of, note_value, stage_of
-from spark_queue.stores.services.publishing import Publisher, read_ledgers
+from spark_queue.stores.services.publishing import Publisher
+from spark_queue.stores.services.sink_ledgers import read_ledgers
 from tests.spark.drive import Write, attempt, payloads
 
 #: The calls of a store that a driver makes while it commits.
