@@ -60,9 +60,9 @@ class Publisher:
 
         `rows`: how many rows the stages have in each database. If a driver or a server has lost the
         publish of the last decision, that is published first. May be repeated at any time, even
-        with other stages: the stages of the first decision count. Other stages of this batch and earlier ones
-        are discarded. `hashes`: of all rows of the batch, to compare them if it comes again (see
-        `row_hashes.py`); `None` to compare none.
+        with other stages: the stages of the first decision count. Other stages of this batch and
+        earlier ones are discarded. `hashes`: of all rows of the batch, to compare them if it comes
+        again (see `row_hashes.py`); `None` to compare none.
 
         Raises `CheckpointError` and `FencedError` as `Ledgers.is_decided` does. Raises
         `CheckpointError` if the batch was written with other rows, and `StoreError` if some staged
@@ -269,8 +269,8 @@ class Publisher:
         raise CheckpointError(
             f"batch {decided.batch} of sink {self._sink!r} is written, and comes again with "
             f"{plural(unwritten, 'row')} that it did not have: they would be lost. Nothing was written now. "
-            "Start the query with a new checkpoint; in foreachBatch set a new txnAppId, and another one for each write of a batch. If the query makes other "
-            "rows each time it runs (random values, the clock), set replayCheck=none: then they are left out",
+            "Start the query with a new checkpoint; in foreachBatch set a new txnAppId, and another one for each "
+            "write of a batch. If the query makes other rows each time it runs (random values, the clock), set replayCheck=none: then they are left out",
             sink=self._sink,
             batch=decided.batch,
         )
