@@ -270,7 +270,8 @@ class Publisher:
             f"batch {decided.batch} of sink {self._sink!r} is written, and comes again with "
             f"{plural(unwritten, 'row')} that it did not have: they would be lost. Nothing was written now. "
             "Start the query with a new checkpoint; in foreachBatch set a new txnAppId, and another one for each "
-            "write of a batch. If the query makes other rows each time it runs (random values, the clock), set replayCheck=none: then they are left out",
+            "write of a batch. If the query makes other rows each time it runs (random values, the clock), set "
+            "replayCheck=none: then they are left out",
             sink=self._sink,
             batch=decided.batch,
         )
