@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import replace
 
 import pytest
 
 from spark_queue import FencedError, Queue, open_store
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.spark.read import multi_input
 from spark_queue.spark.read.abandoned import AbandonedEpochs
 from spark_queue.spark.read.consumer import Consumer
 from spark_queue.spark.read.multi_input import input_offsets
-from spark_queue.spark.read.offsets import Batch, batch_of_tag
+from spark_queue.spark.read.offsets import batch_of_tag
 from spark_queue.stores.conformance.waiting import end_lease
-from spark_queue.stores.services.owner import OWNER_NOTE, ConsumerState, Owner, load_consumer_state
+from spark_queue.stores.services.owner import OWNER_NOTE, Batch, ConsumerState, Owner, load_consumer_state
 from spark_queue.stores.types import queue_note_key
 from tests.spark.read.test_inputs import same, small, world
 
@@ -51,6 +51,7 @@ def change_owner(url, queue, consumer, change):
     with open_store(url) as store:
         while True:
             note = store.note(key)
+            assert note is not None
             state = ConsumerState.from_note(note)
             if store.set_note(key, replace(state, owner=change(state.owner)).note_value, note.version):
                 return
@@ -217,7 +218,7 @@ def test_inputs_side_by_side_wait_until_another_process_is_known_to_be_dead(smal
         if len(looks) == 3:  # ten seconds without a heartbeat have passed
             change_owners(small, old.initial, silent)
 
-    monkeypatch.setattr(multi_input.time, "sleep", sleep)
+    monkeypatch.setattr(time, "sleep", sleep)
     with caplog.at_level(logging.INFO):
         end = new.next(new.initial, 10)
     assert small.rows(new, new.plan(new.initial, end)) == same(range(10)) and len(looks) == 3
@@ -230,7 +231,7 @@ def test_a_living_consumer_of_one_input_is_warned_of_once(small, monkeypatch, ca
         small.push(binding, range(10))
     old, new = small.reader(), small.reader()
     old.queues["a"].take(input_offsets(old.initial)["a"], 6)
-    monkeypatch.setattr(multi_input.time, "sleep", lambda _: old.queues["a"].owned.ownership.renew())
+    monkeypatch.setattr(time, "sleep", lambda _: old.queues["a"].owned.ownership.renew())
     start = new.initial
     while (end := new.next(start, 2)) != start:
         new.plan(start, end)
