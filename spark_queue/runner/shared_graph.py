@@ -74,9 +74,9 @@ class SharedGraph:
 
         `get_spark` returns the session: a new one, if `forget_session` has forgotten the last one.
         `checkpoint_root`: a folder that all processes share, so that one continues where another
-        one died. `settle`: settles what a consumer has reserved that does not start again; it gets
-        the URL and the queue of its source, the consumer, the URLs that it wrote to, and whether
-        its last batch was written (`None`: the ledgers there know).
+        one died. `settle`: settles what a consumer has reserved that does not start again. It gets
+        the URL and the queue of its source, the consumer, and the URLs that it wrote to. The last
+        argument says whether its last batch was written (`None`: the ledgers there know).
         """
         self._declared, self._stores = declared, stores
         self._spark, self._settle = ServerSpark(get_spark), settle

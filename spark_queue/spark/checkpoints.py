@@ -50,7 +50,7 @@ def folder_id(spark: SparkSession, root: str) -> str:
     file = jvm.org.apache.hadoop.fs.Path(jvm.org.apache.hadoop.fs.Path(root), _FOLDER_FILE)
     files = file.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
     new = jvm.org.apache.hadoop.fs.Path(f"{file.toString()}.{uuid.uuid4().hex}")
-    while not files.exists(file):  # written as a whole, then renamed: nobody reads a part of it
+    while not files.exists(file):  # written as a whole, then renamed: no process reads a part of it
         stream = files.create(new)
         stream.writeBytes(uuid.uuid4().hex)
         stream.close()

@@ -10,9 +10,9 @@ candidate, and in how many sweeps it was the same. A consumer that runs renews i
 few seconds, so what it uses stays.
 
 The notes of a consumer stay while it holds messages: `recover` needs them. A ledger stays while
-rows are staged for its sink, since they may be decided and not visible yet, and while this database
-has notes of the consumer that its query reads. A checkpoint whose notes were removed is refused, as
-after `drop`.
+rows are staged for its sink, since they may be decided and not visible yet. It also stays while
+this database has notes of the consumer that its query reads. A checkpoint whose notes were removed
+is refused, as after `drop`.
 """
 
 from __future__ import annotations

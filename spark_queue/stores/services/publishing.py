@@ -98,7 +98,7 @@ class Ledgers:
         for share in last.shares if last else ():
             own = self.found.get(share.name)
             if share.id in here or (own and own.batch >= share.first and own.batch == self.last_batch):
-                continue  # the second: somebody has set its ledger by hand
+                continue  # the second: its ledger was set manually
             if share.name in self.found:
                 is_decided(None, self.sink, batch, Writer.STREAM)
             raise CheckpointError(
@@ -190,7 +190,7 @@ class Publisher:
     ) -> int:
         """Publish a staged batch; return how many messages became visible now.
 
-        `rows`: how many rows the stages have in each database. What was decided before is published
+        `rows`: how many rows the stages have in each database. An earlier decision is published
         first, if a driver or a server has lost that. May be repeated at any time, even with other
         stages: the stages of the first decision count. Other stages of this batch and earlier ones
         are discarded. `hashes`: of all rows of the batch, to compare them if it comes again (see
