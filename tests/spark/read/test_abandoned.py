@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from spark_queue import FencedError, Queue, open_store
+from spark_queue.messages.message import pushes
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.read.abandoned import AbandonedEpochs
 from spark_queue.spark.read.consumer import Consumer
@@ -237,7 +238,39 @@ def test_a_living_consumer_of_one_input_is_warned_of_once(small, monkeypatch, ca
         new.plan(start, end)
         start = end
     told = [one.getMessage() for one in caplog.records if "n-th message of one input" in one.getMessage()]
-    assert len(told) == 1 and f"{small.queues['a'][1]} (6)" in told[0]
+    assert len(told) == 1 and f"{small.queues['a'][1]} (6 held by other consumers)" in told[0]
+
+
+@pytest.mark.parametrize("held", [0, 3])
+def test_retries_of_one_input_are_in_the_same_warning(world, monkeypatch, caplog, held):
+    for binding in "ab":
+        world.push(binding, range(10))
+    ns, queue = world.queues["a"]
+    with open_store(world.urls[ns]) as store:
+        store.reserve(queue, "failed/0", 2, lease=60_000)
+        store.rollback(queue, "failed/0", delay=3_600_000)
+        if held:
+            store.reserve(queue, "other/0", held, lease=60_000)
+        ns_b, queue_b = world.queues["b"]
+        with open_store(world.urls[ns_b]) as other:  # pushed for later, and never tried
+            other.push(queue_b, pushes([{"n": 99}], delay=3_600_000))
+    new = world.reader()
+    start, seen = new.initial, []
+    while (end := new.next(start, 2)) != start:
+        seen += world.rows(new, new.plan(start, end))
+        start = end
+    assert len(seen) == 8 - held
+    (told,) = [one.getMessage() for one in caplog.records if "n-th message of one input" in one.getMessage()]
+    expected = f"{queue} (3 held by other consumers, 2 retried later)" if held else f"{queue} (2 retried later)"
+    assert told.endswith(f": {expected}"), "the other queue is not named"
+
+
+def test_a_new_pair_of_queues_causes_no_warning(small, caplog):
+    for binding in "ab":
+        small.push(binding, range(10))
+    new = small.reader()
+    new.next(new.initial, 10)
+    assert "n-th message of one input" not in caplog.text
 
 
 @pytest.mark.parametrize("started", ["none", "a"])
