@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -26,16 +26,15 @@ from spark_queue.runner.declared import DeclaredExchanges, KnownStep
 from spark_queue.runner.graph import ExchangeGraph
 from spark_queue.runner.probation import MOST_DEATHS, STOPPED_TEXT, SUSPECT_TEXT, Probation
 from spark_queue.runner.running_step import Status
-from spark_queue.runner.runs import StepRuns, load_run
+from spark_queue.runner.runs import StepRuns
 from spark_queue.runner.selector_times import SelectorTimes, delete_times, measure_selectors, save_times
 from spark_queue.runner.server_spark import ServerSpark
+from spark_queue.runner.settling import SettleConsumer, StepSettler
 from spark_queue.runner.traffic import reset_traffic
 from spark_queue.runner.work import has_work, is_free
-from spark_queue.spark.checkpoints import folder_id
 from spark_queue.spark.failures import without_secrets
 from spark_queue.stores.base import Store
-from spark_queue.stores.services.owner import HEARTBEAT_SECONDS, consumers
-from spark_queue.stores.services.query_binding import query_bindings
+from spark_queue.stores.services.owner import HEARTBEAT_SECONDS
 
 log = logging.getLogger(__name__)
 
@@ -55,10 +54,6 @@ IDLE_SECONDS = 2.0
 SPARK_RETRY_SECONDS = 10.0
 
 
-#: Settles a consumer that does not start again: see `SharedGraph`.
-Settle = Callable[[str, str, str, Sequence[str], bool | None], object]
-
-
 class SharedGraph:
     """Runs a graph, and declared exchanges, together with other processes."""
 
@@ -68,21 +63,17 @@ class SharedGraph:
         stores: Mapping[str, Store],
         checkpoint_root: str,
         get_spark: Callable[[], SparkSession],
-        settle: Settle,
+        settle: SettleConsumer,
     ) -> None:
         """Run nothing yet.
 
         `get_spark` returns the session: a new one, if `forget_session` has forgotten the last one.
         `checkpoint_root`: a folder that all processes share, so that one continues where another
-        one died. `settle`: settles what a consumer has reserved that does not start again; it gets
-        the URL and the queue of its source, the consumer, the URLs that it wrote to, and whether
-        its last batch was written (`None`: the ledgers there know).
+        one died. `settle`: settles what a consumer has reserved that does not start again.
         """
         self._declared, self._stores = declared, stores
-        self._spark, self._settle = ServerSpark(get_spark), settle
+        self._spark, self._settler = ServerSpark(get_spark), StepSettler(stores, checkpoint_root, settle)
         self._graph = ExchangeGraph(declared.graph, checkpoint_root)
-        self._checkpoint_root = checkpoint_root
-        self._folder: str | None = None  # its id, once it is known
         self._runs = StepRuns(stores)
         self._probation = Probation()
         self._known: dict[str, KnownStep] = {}
@@ -260,7 +251,8 @@ class SharedGraph:
             self._retry_at[one.name] = now + OTHER_SECONDS
         else:
             try:
-                self._settle_other_folder(one)
+                folder = self._settler.settle_other_folder(self._spark.session, one)
+                self._runs.take(one.ns, one.key, "starting", folder=folder)
                 self._graph.start(self._spark.session, one.name)
             except (QueueError, PySparkException) as failure:
                 if not self._spark.is_running:
@@ -269,37 +261,6 @@ class SharedGraph:
                 self._probation.leave(one.name)
                 self._give_up(one, without_secrets(str(failure), self._stores[one.ns].url), alone=False)
                 self._retry_at[one.name] = now + RETRY_SECONDS
-
-    def _settle_other_folder(self, one: KnownStep) -> None:
-        """Settle what a step has reserved if its last process had its checkpoint in another folder.
-
-        That checkpoint is not here: so the step cannot repeat its last batch. The ledgers say
-        whether it was written. Raises `UsageError` if that is unknown.
-        """
-        spark = self._spark.session
-        if self._folder is None:
-            self._folder = folder_id(spark, self._checkpoint_root)
-        run = load_run(self._stores[one.ns], one.key)
-        if run is not None and run.folder not in (None, self._folder) and one.step is not None:
-            log.warning(
-                "exchange %s ran on a server with another folder of checkpoints: what it had in work is settled by "
-                "the ledgers. Give all servers the same --checkpoint-root",
-                one.name,
-            )
-            self._settle_consumers(one, one.step)
-        self._runs.take(one.ns, one.key, "starting", folder=self._folder)
-
-    def _settle_consumers(self, one: KnownStep, step: Step) -> None:
-        """Settle what the consumers of a step hold. Raises `UsageError` if that is impossible."""
-        urls = list(dict.fromkeys(self._stores[to.ns].url for to in (step.home, *step.written_queues)))
-        for place in dict.fromkeys(step.sources or (step.home,)):
-            store = self._stores[place.ns]
-            for _, consumer, owner in list(consumers(store, place.queue)):
-                own = owner is None and consumer.partition("/")[0] == one.name
-                if own and store.reservations(place.queue, consumer):
-                    # Its tasks note their query before they read. So without a note, none has read.
-                    written = None if query_bindings(store, place.queue, consumer) else False
-                    self._settle(store.url, place.queue, consumer, urls, written)
 
     # --- Spark's process dies ---------------------------------------------------------------------
 
@@ -413,7 +374,7 @@ class SharedGraph:
             return
         store = self._stores[one.ns]
         try:
-            self._settle_consumers(one, step)
+            self._settler.settle(one, step)
         except UsageError as error:
             log.error("exchange %s was removed, and its messages stay reserved: %s", one.name, error)
         reset_traffic(store.url, one.name)

@@ -131,8 +131,8 @@ def drain(query: StreamingQuery, url: str | Mapping[str, str], *, history: int =
     reserved until the query starts again or their lease ends. This function commits them at once.
     On Spark 4.2 and later, nothing is left to commit after `availableNow`.
 
-    What stays in the queues is logged: messages that are due later or were pushed meanwhile, those
-    that others hold, and those of one of several inputs that found no partner.
+    What stays in the queues is logged: messages that are due later or were pushed meanwhile, and
+    those of one input without a partner in the others. Messages that others hold are a warning.
 
     `url`: the store that the query reads, or stores by name as in the option `urls`. The query's
     progress does not contain it, since it may hold a password. `history` (ms): as in the option.

@@ -329,16 +329,6 @@ def drain_all(q, df, work):
         drain(query, q.url)
 
 
-def test_one_queue_twice_in_one_query_needs_two_consumers(q):
-    q.push([{"n": n} for n in range(10)])
-    seen = []
-    half = {"maxRecordsPerTrigger": "5", "numPartitions": "1"}
-    query = q.run(q.stream(**half).union(q.stream(**half)), lambda df, batch_id: seen.extend(df.collect()))
-    with pytest.raises(StreamingQueryException, match="set a different option 'consumer' for each load"):
-        query.awaitTermination()
-    assert seen == [] and q.sizes().total == 10
-
-
 @pytest.mark.full
 def test_a_query_whose_consumer_was_released_by_force_fails(q):
     q.push([{"n": 0}])

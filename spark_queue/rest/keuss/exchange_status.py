@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
+from spark_queue.errors import plural
 from spark_queue.graph.parts import Place
 from spark_queue.graph.selector_words import selector_text
 from spark_queue.graph.step import Step
@@ -17,6 +19,7 @@ from spark_queue.runner.selector_times import SelectorTimes, load_times
 from spark_queue.runner.traffic import Traffic, traffic_of
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.owner import Owner, consumers
+from spark_queue.stores.types import Reservation
 
 #: The consumer `name/epoch` and its live process, by queue and name.
 LiveConsumers = dict[tuple[str, str], tuple[str, Owner]]
@@ -43,11 +46,13 @@ def _status(one: KnownStep, store: Store, live: LiveConsumers) -> dict[str, Any]
     consumer, owner = live.get((src.queue, one.name), (one.name, None)) if src else (one.name, None)
     server = run.owner if run and run.owner and run.owner.is_alive(now) else None
     running = owner is not None or server is not None
+    held = store.reservations(src.queue, one.name) if src else []
+    stuck = _describe_stuck(held, src.queue, consumer) if src and owner else None
     return {
         "name": one.name,
         **(_declaration(one.step) if one.step else {}),
         "cid": consumer,
-        "pending_acks": _reserved(store, src.queue, one.name) if src else {},
+        "pending_acks": _describe_reservations(held),
         "pending_tids": {},
         "stopped": one.stopped,
         "declared": one.declared,
@@ -56,7 +61,7 @@ def _status(one: KnownStep, store: Store, live: LiveConsumers) -> dict[str, Any]
         "owner": str(owner or server) if running else None,
         "server": str(server) if server else None,
         "restarts": run.restarts if run else 0,
-        "error": one.mistakes or (run.error if run else None),
+        "error": one.mistakes or (run.error if run else None) or stuck,
         **_counts(traffic_of(store, one.name), now),
         "evaluation": describe_times(times) if times else None,
     }
@@ -95,15 +100,34 @@ def _queue(place: Place) -> dict[str, str]:
     return {"ns": place.ns, "q": place.queue}
 
 
-def _reserved(store: Store, queue: str, consumer: str) -> dict[str, dict[str, Any]]:
+def _describe_reservations(held: Sequence[Reservation]) -> dict[str, dict[str, Any]]:
     """Return the reservations of a step: the number of messages, and when the lease ends."""
     return {
         one.tag: {
             "messages": one.rows,
             "until": None if one.until is None else datetime.fromtimestamp(one.until / 1000, UTC),
         }
-        for one in store.reservations(queue, consumer)
+        for one in held
     }
+
+
+def _describe_stuck(held: Sequence[Reservation], queue: str, running: str) -> str | None:
+    """Return a sentence about reservations without end that the `running` consumer did not make.
+
+    They are of another checkpoint of the step, so the step does not settle them. `None`: no such.
+    """
+    rows: Counter[str] = Counter()
+    for one in held:
+        consumer = "/".join(one.tag.split("/")[:2])
+        if one.until is None and consumer != running:
+            rows[consumer] += one.rows
+    if not rows:
+        return None
+    steps = "; ".join(f"spark-queue recover URL {queue} {consumer} --sink URL" for consumer in rows)
+    return (
+        f"{plural(rows.total(), 'message')} of queue {queue!r} stay reserved: this exchange has reserved them with "
+        f"another checkpoint, and runs with a new one. Settle them with: {steps}"
+    )
 
 
 def _counts(traffic: Traffic | None, now: int) -> dict[str, Any]:

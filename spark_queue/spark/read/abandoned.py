@@ -4,10 +4,11 @@ Each new checkpoint is a new epoch of its consumer. A process knows the epoch fr
 log, which has it only after the first batch was reserved. If the process dies before that, its
 restart is another epoch. The messages would stay reserved until their lease ends.
 
-An epoch is *abandoned* if no batch of it was ever started, and its owner was removed, is dead, or
-is silent by the database's clock. No task has seen what it holds. The process that finds it removes
-its owner first, in one compare-and-set; a process that loses it gives nothing back. An owner that
-only stood still is then refused when it starts its batch. Tries do not change.
+An epoch is *abandoned* if no batch of it was ever started, and its owner does not live. That is: it
+was removed, is dead, or is silent by the database's clock. No task has seen what it holds. The
+process that finds it removes its owner first, in one compare-and-set; if that fails, it gives
+nothing back. An owner that only stood still is then refused when it starts its batch. Tries do not
+change.
 """
 
 from __future__ import annotations

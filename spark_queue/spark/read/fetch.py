@@ -145,14 +145,22 @@ def align_batches(streams: Mapping[str, Iterator[pa.RecordBatch]]) -> Iterator[d
 
 
 def lost_messages_error(options: QueueOptions, missing: int, rows: int, tag: str) -> FencedError:
-    """Return the error for messages that were taken or released while a query worked on them."""
-    reason = "they were released manually or by another process"
+    """Return the error for messages that a query reserved, and that its tag no longer holds.
+
+    It is not known what became of them: so the error names what may have.
+    """
+    reasons = ["they were released manually or by another process"]
     if options.delivery == AT_LEAST_ONCE:
-        reason += ", or their lease ended while this query was suspended or the database was unreachable"
+        reasons.append("their lease ended while this query was suspended or the database was unreachable")
+    reasons.append(
+        "or the database has lost acknowledged writes, as a Redis does that fails over before its replica has them"
+    )
     return FencedError(
-        f"{missing:,} of {plural(rows, 'message')} of queue {options.queue!r} are no longer held under {tag}: "
-        f"{reason}. They are delivered again, here or elsewhere. Restart the query: it continues with the messages "
-        "that it still holds",
+        f"{missing:,} of {plural(rows, 'message')} of queue {options.queue!r} are no longer held under {tag}: it "
+        f"reserved {rows:,} and found {max(rows - missing, 0):,}. Possible reasons: {'; '.join(reasons)}. Restart "
+        "the query: it continues with the messages that it still holds. Released messages are delivered again, here "
+        f"or elsewhere; lost ones are not. After a failover, compare 'spark-queue size URL {options.queue}' with "
+        "what was pushed, and push again what is missing",
         queue=options.queue,
         tag=tag,
     )

@@ -7,11 +7,9 @@ from collections import Counter
 
 from spark_queue.spark.read.offsets import Offset, tag_of
 from spark_queue.stores.base import Store
+from spark_queue.stores.types import COUNT_LIMIT
 
 log = logging.getLogger(__name__)
-
-#: How many messages of a state are counted at the end of a run.
-COUNTED_LEFT = 10_000
 
 
 def release_leftovers(store: Store, queue: str, start: Offset) -> None:
@@ -56,9 +54,9 @@ def log_others(store: Store, queue: str, consumer: str) -> None:
 def log_what_is_left(store: Store, queue: str) -> None:
     """Log which messages a run that has ended leaves in a queue; warn if some are reserved.
 
-    Counts up to `COUNTED_LEFT` messages of each state.
+    Counts up to `COUNT_LIMIT` messages of each state.
     """
-    sizes = store.sizes(queue, COUNTED_LEFT)
+    sizes = store.sizes(queue, COUNT_LIMIT)
     states = {"ready": sizes.ready, "scheduled": sizes.scheduled, "reserved": sizes.reserved}
     counts = [
         f"{count:,}{' or more' if state in sizes.capped else ''} {state}" for state, count in states.items() if count

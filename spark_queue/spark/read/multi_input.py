@@ -178,7 +178,7 @@ class MultiInputPlanner:
         """Wait until processes that died before their first batch are known to be dead.
 
         What they hold comes first in its queue. Without it, messages of other places would come
-        together. Warns if living consumers hold messages.
+        together. Warns if living consumers hold messages, or failed ones are retried later.
         """
         end, logged = time.monotonic() + OWNER_TIMEOUT_MS / 1000, False
         while time.monotonic() < end:
@@ -193,12 +193,12 @@ class MultiInputPlanner:
                     OWNER_TIMEOUT_MS // 1000, ", ".join(queue for queue, rows in undecided.items() if rows),
                 )  # fmt: skip
             time.sleep(LOOK_INTERVAL)
-        held = {one.queue: one.held_by_others(offsets[name]) for name, one in self.queues.items()}
-        if any(held.values()):
+        missing = {one.queue: one.describe_missing(offsets[name]) for name, one in self.queues.items()}
+        if any(missing.values()):
             log.warning(
-                "other consumers hold messages of %s, or retry them: so the n-th message of one input does not come "
-                "with the n-th of the others",
-                ", ".join(f"{queue} ({rows:,})" for queue, rows in held.items() if rows),
+                "earlier messages come later, so the n-th message of one input does not come with the n-th of the "
+                "others: %s",
+                "; ".join(f"{queue} ({text})" for queue, text in missing.items() if text),
             )
 
     def _reserve_from_each(self, offsets: Mapping[str, Offset], limit: int) -> dict[str, list[int]]:

@@ -10,6 +10,7 @@ from spark_queue.spark.read.consumer import Consumer
 from spark_queue.spark.read.fetch import FetchRange
 from spark_queue.spark.read.offsets import Offset, tag_of
 from spark_queue.stores import open_store
+from spark_queue.stores.types import COUNT_LIMIT, Condition
 
 
 class QueueInput(Consumer):
@@ -45,10 +46,23 @@ class QueueInput(Consumer):
         abandoned.release()
         return abandoned.undecided
 
-    def held_by_others(self, start: Offset) -> int:
-        """Return how many messages other consumers hold."""
+    def describe_missing(self, start: Offset) -> str:
+        """Return which messages do not come in their place; an empty text if none are known."""
         own = start["consumer"] + "/"
-        return sum(one.rows for one in self.store.reservations(self.queue) if not one.tag.startswith(own))
+        held = sum(one.rows for one in self.store.reservations(self.queue) if not one.tag.startswith(own))
+        counts = {"held by other consumers": held, "retried later": self._count_retried_later()}
+        return ", ".join(f"{rows:,} {state}" for state, rows in counts.items() if rows)
+
+    def _count_retried_later(self) -> int:
+        """Return how many messages have failed and are scheduled.
+
+        Returns 0 for a queue that is too large to look at all that are scheduled.
+        """
+        sizes = self.store.sizes(self.queue, COUNT_LIMIT)
+        if not sizes.scheduled or sizes.capped:
+            return 0
+        failed = Condition("tries", ">=", 1), Condition("mature", ">", self.store.now())
+        return sum(batch.num_rows for batch in self.store.peek(self.queue, failed, check_json=False))
 
     @contextmanager
     def open_waiter(self) -> Iterator[Callable[[int], bool]]:

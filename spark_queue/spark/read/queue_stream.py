@@ -10,12 +10,15 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
 
+from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.read.consumer import Consumer
 from spark_queue.spark.read.fetch import FetchRange, ZippedRange, fetch_messages, fetch_zipped
 from spark_queue.spark.read.multi_input import MultiInputPlanner
 from spark_queue.spark.read.prefetch import RELEASE_TIMEOUT
 from spark_queue.spark.read.stream import PlannedStream
+from spark_queue.spark.read.unasked import UnaskedReader
 from spark_queue.spark.schema import batch_converter, batch_joiner
 from spark_queue.spark.tracebacks import hide_tracebacks
 from spark_queue.spark.worker import main_module
@@ -36,12 +39,23 @@ class QueueStream(PlannedStream[Consumer | MultiInputPlanner]):
     """The stream reader of a queue, or of several inputs. Tasks may fetch messages repeatedly."""
 
     _ending = _signalled = False
+    _unasked: UnaskedReader | None = None
+
+    def __init__(self, options: QueueOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        if main_module() == _READER_PROCESS:
+            self._unasked = UnaskedReader.create(options)
 
     def create_planner(self) -> Consumer | MultiInputPlanner:
         planner = Consumer(self.options) if self.options.inputs is None else MultiInputPlanner(self.options)
         if main_module() == _READER_PROCESS:
             signal.signal(signal.SIGTERM, self._on_signal)
         return planner
+
+    def latestOffset(self, start: Any = None, limit: Any = None) -> Any:
+        if self._unasked is not None:
+            self._unasked.check()
+        return super().latestOffset(start, limit)
 
     def _next(self, start: Any, limit: int, following: int) -> Any:
         return self.planner.next(start, limit, prefetch=following if self._prefetches() else 0)
@@ -51,6 +65,8 @@ class QueueStream(PlannedStream[Consumer | MultiInputPlanner]):
         return self.options.reserve_ahead
 
     def plan_tasks(self, start: Any, end: Any) -> Sequence[InputPartition]:
+        if self._unasked is not None:
+            self._unasked.end()  # this batch was reserved by an earlier process
         return [FetchPartition(share) for share in self.planner.plan(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -225,13 +225,16 @@ class Ownership:
         owner = None if standing is None else standing.owner
         if standing is not None and owner is not None and owner.token == self.token:
             return standing
-        taker = "its queue was dropped"
-        if standing is not None:
+        if standing is None:
+            taker = "its queue was dropped, or the database has lost the note of the consumer"
+        elif standing.number < self.number:
+            taker = "the database has lost its last writes, and knows only an earlier process of it"
+        elif owner is not None:
+            taker = f"{owner} has taken over"
+        else:
             taker = "it was released manually"
             if standing.started is None:
                 taker += ", or it gave no sign of life before its first batch, and others may have its messages"
-        if owner is not None:
-            taker = f"{owner} has taken over"
         raise FencedError(
             f"this query no longer runs consumer {self.consumer} of queue {self.queue!r}: {taker}. Its "
             "reserved messages are not committed: start the query again to go on from its checkpoint",

@@ -54,8 +54,9 @@ def bind(store: Store, queue: str, option: str | None, binding: QueryBinding) ->
             raise CheckpointError(
                 f"query {binding.query} has read queue {queue!r} as consumer {previous['consumer']}, and now begins "
                 f"again as {binding.consumer}: its checkpoint has lost its first offsets, or it reads the queue "
-                "twice. In one query, set a different option 'consumer' for each load(). A lost checkpoint "
-                "cannot be resumed. Settle the reserved messages with "
+                "twice. A stream cannot be joined with itself: join within foreachBatch. If two readers are to share "
+                "the messages, set a different option 'consumer' for each load(). A lost checkpoint cannot be "
+                "resumed. Settle the reserved messages with "
                 f"spark-queue recover URL {queue} {previous['consumer']} --sink URL, then start with a new "
                 "checkpoint",
                 queue=queue,

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import replace
 
 import pytest
 
 from spark_queue import FencedError, Queue, open_store
+from spark_queue.messages.message import pushes
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.spark.read import multi_input
 from spark_queue.spark.read.abandoned import AbandonedEpochs
 from spark_queue.spark.read.consumer import Consumer
 from spark_queue.spark.read.multi_input import input_offsets
-from spark_queue.spark.read.offsets import Batch, batch_of_tag
+from spark_queue.spark.read.offsets import batch_of_tag
 from spark_queue.stores.conformance.waiting import end_lease
-from spark_queue.stores.services.owner import OWNER_NOTE, ConsumerState, Owner, load_consumer_state
+from spark_queue.stores.services.owner import OWNER_NOTE, Batch, ConsumerState, Owner, load_consumer_state
 from spark_queue.stores.types import queue_note_key
 from tests.spark.read.test_inputs import same, small, world
 
@@ -51,6 +52,7 @@ def change_owner(url, queue, consumer, change):
     with open_store(url) as store:
         while True:
             note = store.note(key)
+            assert note is not None
             state = ConsumerState.from_note(note)
             if store.set_note(key, replace(state, owner=change(state.owner)).note_value, note.version):
                 return
@@ -217,7 +219,7 @@ def test_inputs_side_by_side_wait_until_another_process_is_known_to_be_dead(smal
         if len(looks) == 3:  # ten seconds without a heartbeat have passed
             change_owners(small, old.initial, silent)
 
-    monkeypatch.setattr(multi_input.time, "sleep", sleep)
+    monkeypatch.setattr(time, "sleep", sleep)
     with caplog.at_level(logging.INFO):
         end = new.next(new.initial, 10)
     assert small.rows(new, new.plan(new.initial, end)) == same(range(10)) and len(looks) == 3
@@ -230,13 +232,45 @@ def test_a_living_consumer_of_one_input_is_warned_of_once(small, monkeypatch, ca
         small.push(binding, range(10))
     old, new = small.reader(), small.reader()
     old.queues["a"].take(input_offsets(old.initial)["a"], 6)
-    monkeypatch.setattr(multi_input.time, "sleep", lambda _: old.queues["a"].owned.ownership.renew())
+    monkeypatch.setattr(time, "sleep", lambda _: old.queues["a"].owned.ownership.renew())
     start = new.initial
     while (end := new.next(start, 2)) != start:
         new.plan(start, end)
         start = end
     told = [one.getMessage() for one in caplog.records if "n-th message of one input" in one.getMessage()]
-    assert len(told) == 1 and f"{small.queues['a'][1]} (6)" in told[0]
+    assert len(told) == 1 and f"{small.queues['a'][1]} (6 held by other consumers)" in told[0]
+
+
+@pytest.mark.parametrize("held", [0, 3])
+def test_retries_of_one_input_are_in_the_same_warning(world, monkeypatch, caplog, held):
+    for binding in "ab":
+        world.push(binding, range(10))
+    ns, queue = world.queues["a"]
+    with open_store(world.urls[ns]) as store:
+        store.reserve(queue, "failed/0", 2, lease=60_000)
+        store.rollback(queue, "failed/0", delay=3_600_000)
+        if held:
+            store.reserve(queue, "other/0", held, lease=60_000)
+        ns_b, queue_b = world.queues["b"]
+        with open_store(world.urls[ns_b]) as other:  # pushed for later, and never tried
+            other.push(queue_b, pushes([{"n": 99}], delay=3_600_000))
+    new = world.reader()
+    start, seen = new.initial, []
+    while (end := new.next(start, 2)) != start:
+        seen += world.rows(new, new.plan(start, end))
+        start = end
+    assert len(seen) == 8 - held
+    (told,) = [one.getMessage() for one in caplog.records if "n-th message of one input" in one.getMessage()]
+    expected = f"{queue} (3 held by other consumers, 2 retried later)" if held else f"{queue} (2 retried later)"
+    assert told.endswith(f": {expected}"), "the other queue is not named"
+
+
+def test_a_new_pair_of_queues_causes_no_warning(small, caplog):
+    for binding in "ab":
+        small.push(binding, range(10))
+    new = small.reader()
+    new.next(new.initial, 10)
+    assert "n-th message of one input" not in caplog.text
 
 
 @pytest.mark.parametrize("started", ["none", "a"])

@@ -11,7 +11,8 @@ from spark_queue import CheckpointError, FencedError, Queue, open_store
 from spark_queue.messages.message import messages
 from spark_queue.spark.read import lease_renewer as keeper
 from spark_queue.stores.conformance.waiting import wait_until
-from spark_queue.stores.services.owner import consumers, revoke
+from spark_queue.stores.services.owner import OWNER_NOTE, consumers, revoke
+from spark_queue.stores.types import queue_note_key
 from tests.owners import owner_of
 from tests.spark.drive import Query
 
@@ -278,6 +279,53 @@ def test_a_task_that_finds_too_few_rows_fails(any_url, name):
         store.rollback(name, "thief", failed=False)
         store.rollback(name, query.offsets[-1]["consumer"], failed=False)
     assert sorted(all_of(any_url, name)[0]) == list(range(20))
+
+
+@pytest.mark.every_store
+@pytest.mark.parametrize("seen_by", ["a task", "the driver"])
+def test_messages_that_the_database_has_lost_are_not_said_to_come_again(any_url, name, seen_by):
+    """A Redis that failed over: the messages are gone, and it is not known why."""
+    fill(any_url, name, 20)
+
+    def work(batch):
+        rows = batch.rows
+        with open_store(any_url) as store:
+            (tag,) = {one.tag for one in store.reservations(name)}
+            assert store.commit(name, tag, [row["id"] for row in rows[:5]]) == 5
+        if seen_by == "a task":
+            numbers(batch)
+
+    query = Query(work, url=any_url, queue=name, numPartitions="1")
+    with pytest.raises(FencedError) as raised:
+        query.run()
+    text = str(raised.value)
+    assert "5 of 20 messages" in text and "it reserved 20 and found 15" in text
+    assert "the database has lost acknowledged writes, as a Redis does that fails over" in text
+    assert f"spark-queue size URL {name}" in text and "They are delivered again" not in text
+
+
+@pytest.mark.every_store
+def test_a_note_that_the_database_has_lost_names_no_other_process(any_url, name):
+    """It is as old as the process before this one, which has not taken over."""
+    fill(any_url, name, 2)
+    before = []
+
+    def work(batch):
+        with open_store(any_url) as store:
+            ((_, consumer, _),) = consumers(store, name)
+            key = queue_note_key(name, OWNER_NOTE, consumer)
+            before.append(note := store.note(key))
+            assert note is not None and before[0] is not None
+            if len(before) == 1:
+                raise Died
+            assert store.set_note(key, before[0].value, note.version)
+
+    query = Query(work, url=any_url, queue=name, delivery="exactly-once", maxRecordsPerTrigger="1")
+    with pytest.raises(Died):
+        query.run()
+    with pytest.raises(FencedError, match="the database has lost its last writes, and knows only an earlier process"):
+        query.run()
+    assert sizes(any_url, name).total == 2
 
 
 @pytest.mark.every_store

@@ -43,7 +43,9 @@ def put_back(store, name, consumer, seq):
 def state(store, name, consumer):
     """What must not change: the messages, who holds them, and what was started."""
     held = sorted((one.tag, one.rows, one.until) for one in store.reservations(name))
-    return held, store.sizes(name), load_consumer_state(store, name, consumer).started
+    known = load_consumer_state(store, name, consumer)
+    assert known is not None
+    return held, store.sizes(name), known.started
 
 
 @pytest.mark.parametrize("seq", [0, 1, 2, 3])

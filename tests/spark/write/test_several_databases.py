@@ -232,7 +232,8 @@ def test_rows_that_are_missing_in_one_database_are_not_shown_there(query, sink, 
         way_on = rf"is decided, with \d+ rows? for '{late}', and 0 .* spark-queue recover URL"
         with pytest.raises(StoreError, match=way_on):
             query.run(1, routed(range(10, 20), 2))
-        assert payloads(query.urls[late], out) == before and ledger_of(store, sink).batch == 0
+        ledger = ledger_of(store, sink)
+        assert payloads(query.urls[late], out) == before and ledger is not None and ledger.batch == 0
 
 
 def test_the_ledger_of_one_database_does_not_decide_for_the_others(query, sink):
@@ -274,6 +275,7 @@ def test_a_database_that_has_lost_a_batch_is_named(query, sink):
 
         def fails_over(publisher, ledgers, decided):
             now = store.note(LEDGER_PREFIX + sink)
+            assert before is not None and now is not None
             store.stage(query.out, stage, pushes([99]))
             assert store.set_note(LEDGER_PREFIX + sink, before.value, now.version)
             return usual(publisher, read_ledgers(publisher._stores, sink), decided)

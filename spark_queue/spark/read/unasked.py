@@ -1,0 +1,128 @@
+"""Refuse a query that reads a queue twice, before it reserves a message.
+
+If a stream is joined with itself, Spark creates two readers of its source, and each would get other
+messages. Spark passes no reader the id of its query. But it follows an order: a query creates all
+its readers first, then one thread asks them for messages, one after the other. So a reader that is
+asked looks for readers of the same queue that were not asked yet. One of another query is asked
+soon. One of the same query is not, as long as this reader does not answer.
+
+A reader is marked by a locked file from its creation until it is asked. The file is in the folder
+for temporary files of its Spark application. The lock ends with the process of the reader.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from io import FileIO
+from pathlib import Path
+
+from spark_queue.errors import UsageError
+from spark_queue.options.inputs import QUEUE
+from spark_queue.options.queue_options import QueueOptions
+
+log = logging.getLogger(__name__)
+
+#: How long (s) a reader waits until the others are asked, and the time between two looks (s).
+ASK_TIMEOUT, ASK_POLL = 10.0, 0.05
+
+#: Spark sets this variable for its Python processes: local folders of the application.
+_LOCAL_FOLDERS = "SPARK_LOCAL_DIRS"
+
+
+class UnaskedReader:
+    """The marks of a reader that was not asked for messages yet: one for each of its queues."""
+
+    def __init__(self, options: QueueOptions, folder: Path) -> None:
+        """Create the marks, in a folder that all readers of the application share.
+
+        Raises `OSError` if that is impossible.
+        """
+        self._queues = {_key(one): one.queue or "" for one in _queues_of(options)}
+        self._folder = folder
+        self._marks: dict[str, FileIO] = {}  # by key
+        folder.mkdir(exist_ok=True)
+        for key in self._queues:
+            self._marks[key] = mark = FileIO(folder / f"{key}.{os.getpid()}.{id(self)}", "x")
+            fcntl.flock(mark, fcntl.LOCK_EX)
+
+    @classmethod
+    def create(cls, options: QueueOptions) -> UnaskedReader | None:
+        """Return a marked reader; `None` if the application has no folder that can be written.
+
+        A query that reads a queue twice then fails later, in its tasks: see `query_binding.bind`.
+        """
+        folder = os.environ.get(_LOCAL_FOLDERS, "").partition(",")[0]
+        try:
+            return cls(options, Path(folder, "spark_queue_readers")) if folder else None
+        except OSError as error:
+            log.debug("cannot mark this reader in %s: %s", folder, error)
+            return None
+
+    def end(self) -> None:
+        """Remove the marks: this reader is asked now."""
+        while self._marks:
+            _, mark = self._marks.popitem()
+            Path(str(mark.name)).unlink(missing_ok=True)
+            mark.close()
+
+    def check(self) -> None:
+        """Remove the marks, and wait until the other readers of these queues are asked.
+
+        Raises `UsageError` if one is not: its query waits for this reader.
+        """
+        if not self._marks:
+            return
+        self.end()
+        end = time.monotonic() + ASK_TIMEOUT
+        others = {key: list(self._folder.glob(f"{key}.*")) for key in self._queues}
+        while waiting := [queue for key, queue in self._queues.items() if any(map(_is_unasked, others[key]))]:
+            if time.monotonic() >= end:
+                raise _read_twice(waiting)
+            time.sleep(ASK_POLL)
+
+
+def _queues_of(options: QueueOptions) -> Iterator[QueueOptions]:
+    """Yield the options of each queue that a reader reserves messages of."""
+    if options.inputs is None:
+        yield options
+    for binding, one in (options.inputs or {}).items():
+        if one.mode == QUEUE:
+            yield options.for_input(binding)
+
+
+def _key(options: QueueOptions) -> str:
+    """Return a key of a queue and the option `consumer`, without secrets, for the name of a file.
+
+    As in `query_binding.bind`, a query may read a queue twice if these options differ.
+    """
+    text = "\0".join((options.url, options.queue or "", options.consumer or ""))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _is_unasked(mark: Path) -> bool:
+    """Return whether the reader of a mark lives, and was not asked yet."""
+    with suppress(FileNotFoundError), FileIO(mark) as opened:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        mark.unlink()  # its process has died
+    return False
+
+
+def _read_twice(queues: Sequence[str]) -> UsageError:
+    names = " and ".join(repr(one) for one in queues)
+    return UsageError(
+        f"this query seems to read queue {names} twice: another reader of it was created with the same options, and "
+        f"has not been asked for messages in {ASK_TIMEOUT:.0f} s, while this one waited. Nothing was reserved. Each "
+        "message goes to one reader, so a stream cannot be joined with itself: join within foreachBatch, where a "
+        "batch may be used twice. df.union(df) works, too. If two readers are to share the messages, set a different "
+        "option 'consumer' for each load(). If another query of this program was starting meanwhile, start again",
+        queues=list(queues),
+    )
