@@ -29,6 +29,7 @@ from spark_queue.spark.read.batches import Batches
 from spark_queue.spark.read.consumer import Consumer
 from spark_queue.spark.read.fetch import FetchRange, ZippedRange, fetch_messages, fetch_zipped
 from spark_queue.spark.read.multi_input import MultiInputPlanner
+from spark_queue.spark.read.offsets import batch_of as batch_of_offset
 from spark_queue.spark.read.queue_input import QueueInput
 from spark_queue.stores import named, open_store
 from spark_queue.stores.base import Store
@@ -290,7 +291,7 @@ def points() -> Iterator[None]:
         before(QueueInput, "trim", "keep", lambda _, one, start, rows, most: sum(rows) > most)
         before(MultiInputPlanner, "_release_unread", "unread")
         before(QueueInput, "release_unread", "release")
-        before(Ownership, "start", "plan")
+        before(Batches, "start", "plan", lambda _, batches, end: batches._started != batch_of_offset(end))
         before(Store, "renew", "hold")
         before(MultiInputPlanner, "_can_replay", "whole", lambda process, *_: process.several == "zip")
         before(share, "bind", "bind")

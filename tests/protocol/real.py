@@ -21,14 +21,17 @@ from spark_queue.stores.base import Store
 from spark_queue.stores.conformance.waiting import end_lease
 from spark_queue.stores.services.ledger import LEDGER_PREFIX, ledger_of
 from spark_queue.stores.services.owner import OWNER_NOTE, ConsumerState
-from spark_queue.stores.types import queue_note_key
+from spark_queue.stores.types import Note, queue_note_key
 from tests.protocol.process import EACH, RANK, TIDY, Checkpoint, Process, Refused
 from tests.protocol.scenarios import Scenario, scenario_moves
-from tests.protocol.state import ELSEWHERE, FENCED, LATER, REFUSED, Driver, Held, State, World, initial
+from tests.protocol.state import ELSEWHERE, FENCED, FREE, LATER, REFUSED, Driver, Held, State, World, initial
 from tests.protocol.there import Differs, There, id_of
 
 #: How often a process may find nothing before it finds a message that is there.
 LOOKS = 100
+
+#: The lease (ms) of messages in a copy of a database, longer than a scenario.
+COPIED_LEASE = 600_000
 
 
 class Real(There):
@@ -49,6 +52,7 @@ class Real(There):
             self._source |= {"urls": urls, "inputs": json.dumps(inputs), "combine": combine}
         self._sink = {"url": store.url, "queue": self.out}
         self.copy: Checkpoint | None = None
+        self.notes: dict[str, dict[str, Note]] = {}  #: by queue: those of the copy of its database
         self.runs: dict[int, Any] = {}  #: offsets with which runs have ended that may still be drained
         self.processes: dict[int, Process] = {}
         for queue in self.queues:
@@ -65,9 +69,7 @@ class Real(There):
                 self.store.set_note(LEDGER_PREFIX + query, None, note.version)
             self.store.unstage(query)
         for queue in (*self.queues, self.out):  # others use them again
-            for held in self.store.reservations(queue):
-                self.store.rollback(queue, held.tag)
-            self.store.purge(queue)
+            self._empty(queue)
             for key, note in self.store.notes(queue_note_key(queue)).items():
                 self.store.set_note(key, None, note.version)
 
@@ -91,17 +93,21 @@ class Real(There):
             note = self.store.note(key)
             assert note is not None and self.store.set_note(key, None, note.version)
         elif action == "copies the checkpoint":
-            self.copy = self.disk.copy()
+            self.copy = self.disks[0].copy()
         elif action == "restores the copy":
             assert self.copy is not None
-            self.disk = self.copy.copy()
+            self.disks[0] = self.copy.copy()
         elif action == "loses the end of the checkpoint":
-            self.disk = self.disk.copy()
-            self.disk.offsets.pop()
-            self.disk.finished = min(self.disk.finished, len(self.disk.offsets) - 1)
+            disk = self.disks[0] = self.disks[0].copy()
+            disk.offsets.pop()
+            disk.finished = min(disk.finished, len(disk.offsets) - 1)
+        elif action == "copies the database":
+            self.notes = {queue: self.store.notes(queue_note_key(queue)) for queue in self.queues}
+        elif action.startswith("puts the database back"):
+            self._put_back(self._input(action), after)
         elif action == "begins a new checkpoint":
             self.queries.append(uuid.uuid4().hex)
-            self.disk = Checkpoint(self.queries[-1])
+            self.disks[0] = Checkpoint(self.queries[-1])
         elif action.startswith("recovers epoch "):
             self._recover(int(action.split()[2]), self._input(action))
         elif action.startswith("completes the sink of query "):
@@ -131,6 +137,36 @@ class Real(There):
         """Return the queue that a step names."""
         return self.queues[" of input 2" in action]
 
+    def _put_back(self, queue: str, after: State) -> None:
+        """Let the messages and notes of a queue be as they were; processes that have ended are silent."""
+        self._empty(queue)
+        free = []
+        for n, where in enumerate(after.messages):
+            if self.queues[n % self.world.queues] != queue or not (where == FREE or isinstance(where, Held)):
+                continue
+            self.store.push(queue, pushes([n], ids=[id_of(n)]))
+            tag, lease = f"free/{n}", cast("int | None", COPIED_LEASE)
+            if isinstance(where, Held):
+                tag, lease = self.tag(where.tag), None if where.lease == "never" else COPIED_LEASE
+            else:
+                free.append(tag)
+            assert sum(self.store.reserve(queue, tag, 1, lease=lease)) == 1
+            if isinstance(where, Held) and where.lease == "ended":
+                end_lease(self.store, queue, tag)
+        for tag in free:
+            self.store.rollback(queue, tag, delay=None, failed=False)
+        now = self.store.notes(queue_note_key(queue))
+        for key in now.keys() | self.notes[queue].keys():
+            note = self.notes[queue].get(key)
+            assert self.store.set_note(key, note.value if note else None, now[key].version if key in now else 0)
+        for consumer in self.epochs.values():
+            self._silence(queue, consumer)
+
+    def _empty(self, queue: str) -> None:
+        for held in self.store.reservations(queue):
+            self.store.rollback(queue, held.tag)
+        self.store.purge(queue)
+
     def _recover(self, epoch: int, queue: str) -> None:
         consumer = self.epochs[epoch]
         try:
@@ -156,8 +192,8 @@ class Real(There):
     def _drive(self, place: int, action: str, before: State, after: State) -> None:
         driver = before.drivers[place]
         if driver is None:
-            world = self.world
-            self.processes[place] = Process(self._source, self._sink, lambda: self.disk, old=world.old_calls)
+            number, old = place % self.world.queries, self.world.old_calls
+            self.processes[place] = Process(self._source, self._sink, lambda: self.disks[number], old=old)
             return
         if place in self.runs:
             self._after_run(place, action)

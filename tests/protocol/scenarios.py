@@ -44,6 +44,8 @@ WORLDS = {
     "a new checkpoint": World(crashes=1, ends=1, fresh=1),
     "a copy": World(crashes=1, copies=1, ends=1),
     "a lost end": World(crashes=1, cuts=2),
+    "a database goes back": World(crashes=1, backs=1),
+    "two queries": World(queries=2, drivers=2, crashes=1),
     "an aged note": World(copies=1, aged=1, crashes=1),
     "a claim is cut off": World(cut=True, most=2, crashes=1, ends=1, takers=1),
     "calls of Spark 4.0": World(old_calls=True, crashes=1, ends=1, takers=1),

@@ -28,8 +28,8 @@ class There:
         self.store, self.world = store, world
         self.queues = [name, f"{name}.two"][: world.queues]
         self.out = f"{name}.out"
-        self.queries = [uuid.uuid4().hex]  #: by the number of the query in the model
-        self.disk = Checkpoint(self.queries[0])
+        self.queries = [uuid.uuid4().hex for _ in range(world.queries)]  #: by the number of the query in the model
+        self.disks = [Checkpoint(query) for query in self.queries]
         self.epochs: dict[int, str] = {}  #: consumers, by the number of their epoch
         self.numbers: dict[tuple[int, int, int], int] = {}  #: of processes, by epoch, queue and number in the model
         self.elsewhere: set[int] = set()  #: what another consumer has taken
@@ -41,7 +41,7 @@ class There:
 
     def check(self, state: State) -> None:
         """Compare all that is there with a state of the model. Raises `Differs`."""
-        told = state._replace(drivers=(), copy=None, faults=())
+        told = state._replace(drivers=(), copy=None, backup=None, faults=())
         if told == self._checked or any(one and one.step == "bind" and one.queue for one in state.drivers):
             return  # the step was none of a database's; or the code takes it with the next one
         self._checked = told
@@ -66,10 +66,11 @@ class There:
             if self.world.combine == "zip":  # the code binds an input when it has read those before it
                 reads = [one or (bound[queue] if queue else None) for queue, one in enumerate(reads)]
             found[f"what query {query} reads"] = bound, reads
-        found["checkpoint"] = (
-            (self.queries[state.disk.query], len(state.disk.offsets), state.disk.finished),
-            (self.disk.query, len(self.disk.offsets), self.disk.finished),
-        )
+        for number, (disk, there) in enumerate(zip(state.disks, self.disks, strict=True)):
+            found[f"checkpoint {number}"] = (
+                (self.queries[disk.query], len(disk.offsets), disk.finished),
+                (there.query, len(there.offsets), there.finished),
+            )
         return found
 
     def _where(self, where: Where) -> str:
