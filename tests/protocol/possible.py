@@ -7,22 +7,28 @@ from collections.abc import Sequence
 
 from tests.protocol.state import FENCED, FREE, Driver, Held, State, Step, World
 
+#: Steps that the code takes at once in all inputs, or in all databases: nothing happens in between.
+AT_ONCE = ("bind", "stage", "complete")
+
 
 def possible(state: State, step: Step, others: Sequence[Step], world: World) -> bool:
     """Return whether real code can take this step. `others`: all that the model has here."""
     for place, one in enumerate(state.drivers):
-        # The code binds the inputs in an order of its own: nothing happens in between.
-        if one and one.step == "bind" and one.queue and step.actor != f"driver {place + 1}":
+        if one and one.step in AT_ONCE and one.queue and step.actor != f"driver {place + 1}":
             return False
     if step.actor.startswith("driver"):
         driver = _driver(state, step)
         if driver is None:
             return True
         if step.action == "crashes" or step.action.startswith("ends, since"):
-            return driver.step != "bind" or not driver.queue
+            return driver.step not in AT_ONCE or not driver.queue
+        if step.action.startswith("fails, and aborts"):
+            return driver.step not in AT_ONCE or not driver.queue
         return _of_process(state, step, [one.action for one in others if one.actor == step.actor], driver, world)
     if step.actor == "other":
         return _in_turn(state, int(" of input 2" in step.action), 1)
+    if step.action == "completes the sink":  # a process that publishes has looked, and does it for itself
+        return state.idle()
     if step.action.startswith("completes the sink"):
         return _completes(state, int(step.action.split()[-1]))
     if step.action.startswith("recovers"):

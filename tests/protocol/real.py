@@ -9,20 +9,23 @@ from __future__ import annotations
 import json
 import uuid
 from dataclasses import replace
+from itertools import product
 from types import SimpleNamespace, TracebackType
 from typing import Any, cast
 
 from spark_queue import CheckpointError, FencedError
 from spark_queue.admin import recover, recover_consumer
-from spark_queue.errors import UsageError
+from spark_queue.errors import StoreUnavailable, UsageError
 from spark_queue.messages.message import messages, pushes
 from spark_queue.spark.supervision import drain
 from spark_queue.stores.base import Store
 from spark_queue.stores.conformance.waiting import end_lease
-from spark_queue.stores.services.ledger import LEDGER_PREFIX, ledger_of
+from spark_queue.stores.services.ledger import LEDGER_PREFIX, NO_BATCH, delete_sink, ledger_of, note_value
 from spark_queue.stores.services.owner import OWNER_NOTE, ConsumerState
+from spark_queue.stores.services.publishing import Publisher
 from spark_queue.stores.types import Note, queue_note_key
-from tests.protocol.process import EACH, RANK, TIDY, Checkpoint, Process, Refused
+from tests.protocol.possible import AT_ONCE
+from tests.protocol.process import EACH, RANK, TIDY, Checkpoint, Failed, Process, Refused
 from tests.protocol.scenarios import Scenario, scenario_moves
 from tests.protocol.state import ELSEWHERE, FENCED, FREE, LATER, REFUSED, Driver, Held, State, World, initial
 from tests.protocol.there import Differs, There, id_of
@@ -37,8 +40,8 @@ COPIED_LEASE = 600_000
 class Real(There):
     """A scenario on a real store."""
 
-    def __init__(self, store: Store, name: str, world: World) -> None:
-        super().__init__(store, name, world)
+    def __init__(self, store: Store, name: str, world: World, other: Store | None = None) -> None:
+        super().__init__(store, name, world, other)
         parts = "2" if world.cut else "1"  # each of them is claimed in a step of its own
         self._source = {
             "delivery": "exactly-once", "numPartitions": parts, "minPartitions": parts,
@@ -50,7 +53,13 @@ class Real(There):
             inputs = {binding: {"queue": one, "ns": "db"} for binding, one in zip("ab", self.queues, strict=True)}
             urls, combine = json.dumps({"db": store.url}), world.combine
             self._source |= {"urls": urls, "inputs": json.dumps(inputs), "combine": combine}
-        self._sink = {"url": store.url, "queue": self.out}
+        self._sink = {"queue": self.out}
+        if world.databases > 1:
+            self._sink["urls"] = json.dumps({str(number): one.url for number, one in enumerate(self.sinks)})
+            for number, one in enumerate(self.sinks):  # the first one decides the first batch
+                assert one.set_note(LEDGER_PREFIX + self.queries[0], note_value(str(number), NO_BATCH, []), 0)
+        else:
+            self._sink["url"] = store.url
         self.copy: Checkpoint | None = None
         self.notes: dict[str, dict[str, Note]] = {}  #: by queue: those of the copy of its database
         self.runs: dict[int, Any] = {}  #: offsets with which runs have ended that may still be drained
@@ -64,10 +73,9 @@ class Real(There):
     def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
         for process in self.processes.values():
             process.kill()
-        for query in self.queries:
-            if note := self.store.note(LEDGER_PREFIX + query):
-                self.store.set_note(LEDGER_PREFIX + query, None, note.version)
-            self.store.unstage(query)
+        for store, query in product(self.sinks, self.queries):
+            delete_sink(store, query)
+            store.purge(self.out)
         for queue in (*self.queues, self.out):  # others use them again
             self._empty(queue)
             for key, note in self.store.notes(queue_note_key(queue)).items():
@@ -112,6 +120,8 @@ class Real(There):
             self._recover(int(action.split()[2]), self._input(action))
         elif action.startswith("completes the sink of query "):
             recover(self.store.url, self.queries[int(action.split()[5])])
+        elif action == "completes the sink":
+            Publisher({str(number): one for number, one in enumerate(self.sinks)}, self.queries[0]).complete()
         elif action == "loses the last publish":
             self._lose_publish(before, after)
         else:
@@ -207,6 +217,11 @@ class Real(There):
             process.kill()
         elif action in ("crashes", "ends, since it was taken over"):
             process.kill()
+        elif action.startswith("fails, and aborts"):
+            away = action.rpartition(" without database ")[2]
+            process.fail(self.sinks[int(away)].url if away.isdigit() else "")
+            if not isinstance(process.error, StoreUnavailable if away.isdigit() else Failed):
+                raise Differs(f"{action}: {_where(process)}")
         elif action.startswith((REFUSED, FENCED, "fails")):
             self._refused(process, driver, action)
         else:
@@ -245,8 +260,10 @@ class Real(There):
         ledger, at = before.ledgers[driver.query].batch, (driver.step, after.step)
         if driver.step == "complete" and ledger > driver.batch:
             return  # it is refused before it completes anything; the model refuses it in the next step
-        if at == ("bind", "bind"):
-            return  # the code binds the inputs in an order of its own: all of them in the last of these steps
+        if at[0] == at[1] in AT_ONCE:
+            return  # the code takes all of these steps in the last one; it binds the inputs in an order of its own
+        if at[0] == "stage":
+            process.attempt = max(after.attempt, 0)
         if action.startswith(("gives back what was not", "removes the owner", "gives back what epoch")):
             self._tidies(process, action)
             return
@@ -325,13 +342,16 @@ class Real(There):
             assert self.store.set_note(key, old.note_value, note.version)
 
 
-def follow(store: Store, name: str, scenario: Scenario, world: World, known: int = 0) -> State:
+def follow(
+    store: Store, name: str, scenario: Scenario, world: World, known: int = 0, other: Store | None = None
+) -> State:
     """Take all steps of a scenario on a store; return the last state. Raises `Differs`.
 
-    `known`: after so many of the first steps the states were compared in another scenario.
+    `known`: after so many of the first steps the states were compared in another scenario. `other`: the second
+    database of the sink, if the world has two.
     """
     state = initial(world)
-    with Real(store, name, world) as real:
+    with Real(store, name, world, other) as real:
         for number, step in enumerate(scenario.steps):
             after = next((one for taken, one in scenario_moves(state, world) if str(taken) == step), None)
             if after is None:

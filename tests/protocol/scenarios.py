@@ -44,6 +44,7 @@ WORLDS = {
     "a new checkpoint": World(crashes=1, ends=1, fresh=1),
     "a copy": World(crashes=1, copies=1, ends=1),
     "a lost end": World(crashes=1, cuts=2),
+    "two databases": World(databases=2, most=2, crashes=1, aborts=1, away=1),
     "a database goes back": World(crashes=1, backs=1),
     "two queries": World(queries=2, drivers=2, crashes=1),
     "an aged note": World(copies=1, aged=1, crashes=1),
