@@ -210,10 +210,9 @@ def _claim(state: State, place: int, driver: Driver, world: World, rules: Rules)
     tag, held = tags[queue], state.held(*tags) if world.combine == "alts" else state.held(tags[queue])
     for one in range(driver.tidied // 2, world.queues):
         if given_back := list(_tidy(state, driver, rules, one)):
-            for done, after, place_of in given_back:
-                later = driver._replace(tidied=place_of)
+            for done, after, later in given_back:
                 more = any(any(_tidy(after, later, rules, queue)) for queue in range(world.queues))
-                yield done, after.with_driver(place, later if more else driver._replace(tidied=TIDIED))
+                yield done, after.with_driver(place, later if more else later._replace(tidied=TIDIED))
             if rules.first:
                 return
             break
@@ -238,22 +237,30 @@ def _claim(state: State, place: int, driver: Driver, world: World, rules: Rules)
         yield f"claims {tag}", after.with_driver(place, claimed)
 
 
-def _tidy(state: State, driver: Driver, rules: Rules, queue: int) -> Iterator[tuple[str, State, int]]:
+def _tidy(state: State, driver: Driver, rules: Rules, queue: int) -> Iterator[tuple[str, State, Driver]]:
     """Give back in one queue what earlier processes have not started, and what other epochs have abandoned.
 
-    An epoch is abandoned if no batch of it was started, and its process is dead: it has no owner then. Yields how far
-    the process is then, too, as `Driver.tidied`.
+    An epoch is abandoned if no batch of it was started, and its process is dead. Its owner is removed first; then
+    what it holds goes back, even if a new process of its query is the owner by then. Yields the process, too.
     """
     places = [(n, one) for n, one in enumerate(state.messages) if n % state.queues == queue]
     left = [n for n, one in places if _left(one, driver, rules)]
     if left and driver.tidied <= 2 * queue:
         freed = state.put(dict.fromkeys(left, FREE))
-        yield f"gives back what was not started{of_queue(queue)}", freed, 2 * queue + 1
+        yield f"gives back what was not started{of_queue(queue)}", freed, driver._replace(tidied=2 * queue + 1)
+        return
+    after_it = driver._replace(tidied=2 * queue + 1, removed=-1)
+    if driver.removed >= 0 and driver.tidied == 2 * queue + 1:
+        owner = (state.note(driver.removed, queue) or Note(0)).owner
+        held = [(n, one) for n, one in places if isinstance(one, Held) and one.tag.epoch == driver.removed]
+        left = [n for n, one in held if one.tag.by != owner and one.lease != "never"]
+        freed = state.put(dict.fromkeys(left, FREE))
+        yield f"gives back what epoch {driver.removed} has abandoned{of_queue(queue)}", freed, after_it
         return
     for epoch, notes in enumerate(state.notes if rules.abandoned and driver.tidied <= 2 * queue + 1 else ()):
         note = notes[queue]
-        held = [n for n, one in places if isinstance(one, Held) and one.tag.epoch == epoch and one.lease != "never"]
-        if epoch == driver.epoch or note is None or note.started or not held:
+        left = [n for n, one in places if isinstance(one, Held) and one.tag.epoch == epoch and one.lease != "never"]
+        if epoch == driver.epoch or note is None or note.started or not left:
             continue
         silent = note.owner and state.runs(epoch, queue, note.owner)
         if silent and not state.has("takeovers"):
@@ -261,10 +268,10 @@ def _tidy(state: State, driver: Driver, rules: Rules, queue: int) -> Iterator[tu
         if note.owner:
             after = state.with_note(epoch, queue, note._replace(owner=0))
             done = f"removes the owner of epoch {epoch}{of_queue(queue)}"
+            yield done, after.less("takeovers") if silent else after, after_it._replace(removed=epoch)
         else:
-            after = state.put(dict.fromkeys(held, FREE))
-            done = f"gives back what epoch {epoch} has abandoned{of_queue(queue)}"
-        yield done, after.less("takeovers") if silent else after, 2 * queue + 1
+            after = state.put(dict.fromkeys(left, FREE))
+            yield f"gives back what epoch {epoch} has abandoned{of_queue(queue)}", after, after_it
 
 
 def _give_back_ahead(state: State, place: int, driver: Driver, held: list[int]) -> tuple[str, State]:
@@ -363,7 +370,7 @@ def _plan(state: State, place: int, driver: Driver, world: World, rules: Rules) 
         yield FENCED, state.with_driver(place, None)
         return
     if rules.behind and not driver.fresh and any(map(partial(_unfinished, tag), state.messages)):
-        yield WENT_BACK, state.with_driver(place, None)
+        yield WENT_BACK + ", and holds an earlier batch", state.with_driver(place, None)
         return
     if rules.follows and note is not None and _skips(tag, note):
         yield WENT_BACK, state.with_driver(place, None)

@@ -18,6 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 
 from spark_queue import FencedError
 from spark_queue.admin import common
@@ -25,7 +26,7 @@ from spark_queue.errors import StoreUnavailable
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.read import fetch as share
 from spark_queue.spark.read import lease_renewer as keeper
-from spark_queue.spark.read import opening, queue_input
+from spark_queue.spark.read import multi_input, opening, queue_input
 from spark_queue.spark.read import prefetch as ahead
 from spark_queue.spark.read.abandoned import AbandonedEpochs
 from spark_queue.spark.read.batches import Batches
@@ -182,8 +183,10 @@ class Process:
     def stand(self, at: str, queue: object = None, database: int | None = None) -> None:
         """Stand still before a step, in the input that reads `queue` or in a database; of the thread alone."""
         self.at, self.input = at, self.input_of(queue) if database is None else database
+        context = TaskContext.get()  # of all threads: another process may run a task meanwhile
         self._stands.release()
         self._go.acquire()
+        TaskContext._setTaskContext(context)
         if self._killed:
             raise _Killed
         if self._fails:
@@ -338,6 +341,8 @@ def points() -> Iterator[None]:
         # No sign of life in between, and no lease that is renewed: processes stand still for a part of a second.
         patch.setitem(vars(keeper), "HEARTBEAT_SECONDS", 3_600)
         patch.setattr(owner, "OWNER_TIMEOUT_MS", 3_600_000)
+        # Another query that stands still holds messages: who reads several inputs would wait for its sign of life.
+        patch.setattr(multi_input, "OWNER_TIMEOUT_MS", 0)
         yield
     clients.end()
 

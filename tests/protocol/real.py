@@ -27,7 +27,7 @@ from spark_queue.stores.types import Note, queue_note_key
 from tests.protocol.possible import AT_ONCE
 from tests.protocol.process import EACH, RANK, TIDY, Checkpoint, Failed, Process, Refused
 from tests.protocol.scenarios import Scenario, scenario_moves
-from tests.protocol.state import ELSEWHERE, FENCED, FREE, LATER, REFUSED, Driver, Held, State, World, initial
+from tests.protocol.state import ELSEWHERE, FENCED, FREE, LATER, REFUSED, Driver, Held, Stage, State, World, initial
 from tests.protocol.there import Differs, There, id_of
 
 #: How often a process may find nothing before it finds a message that is there.
@@ -123,7 +123,10 @@ class Real(There):
         elif action == "completes the sink":
             Publisher({str(number): one for number, one in enumerate(self.sinks)}, self.queries[0]).complete()
         elif action == "loses the last publish":
-            self._lose_publish(before, after)
+            (stage,) = after.stages - before.stages
+            self._lose_publish(self.store, self.queries[stage.key], stage)
+        elif action.startswith("loses what database "):
+            self._lose_take(before, after)
         else:
             raise NotImplementedError(step)
 
@@ -184,18 +187,27 @@ class Real(There):
         except UsageError:  # no task has read the batch: so its operator says that it was not written
             recover_consumer(self.store.url, queue, consumer, written=False)
 
-    def _lose_publish(self, before: State, after: State) -> None:
+    def _lose_publish(self, store: Store, sink: str, stage: Stage) -> None:
         """Let the rows of the last batch be staged again, and no longer visible."""
-        (stage,) = after.stages - before.stages
-        ledger = ledger_of(self.store, self.queries[stage.key])
+        ledger = ledger_of(store, sink)
         assert ledger is not None
-        self.store.reserve(self.out, "server/1", 1_000)
-        found = [one for batch in self.store.fetch(self.out, "server/1/0") for one in messages(batch)]
+        store.reserve(self.out, "server/1", 1_000)
+        found = [one for batch in store.fetch(self.out, "server/1/0") for one in messages(batch)]
         lost = [one for one in found if one.payload in stage.rows]
-        self.store.commit(self.out, "server/1", [one.id for one in lost])
-        self.store.rollback(self.out, "server/1", failed=False)
+        store.commit(self.out, "server/1", [one.id for one in lost])
+        store.rollback(self.out, "server/1", failed=False)
         again = pushes([one.payload for one in lost], ids=[one.id for one in lost])
-        self.store.stage(self.out, ledger.stages[0], again)
+        store.stage(self.out, ledger.stages[0], again)
+
+    def _lose_take(self, before: State, after: State) -> None:
+        """Let a database of the sink lose that it took and published the last decision."""
+        (stage,) = after.stages - before.stages
+        store, sink = self.sinks[stage.key], self.queries[0]
+        self._lose_publish(store, sink, stage)
+        ledger = ledger_of(store, sink)
+        assert ledger is not None
+        older = note_value(ledger.id, after.ledgers[stage.key].batch, [], ledger.shares if stage.batch else ())
+        assert store.set_note(LEDGER_PREFIX + sink, older, ledger.version)
 
     # --- steps of a process
 

@@ -186,6 +186,7 @@ class Driver(NamedTuple):
     queue: int = 0
     planned: Offset | None = None  # with old calls: the end that `partitions` was given last
     fresh: bool = False  # whether this process has reserved `end`
+    removed: int = -1  # the epoch whose owner it has just removed
     tidied: int = 0  # how far it has looked for what earlier ones had reserved: two looks in each queue, or TIDIED
     rows: frozenset[int] = frozenset()
     attempt: int = -1

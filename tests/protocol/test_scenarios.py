@@ -12,6 +12,7 @@ from spark_queue import open_store
 from spark_queue.spark.read.batches import Batches
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.ownership import Ownership
+from spark_queue.stores.services.publishing import Publisher
 from tests.protocol.process import points
 from tests.protocol.real import follow
 from tests.protocol.scenarios import ALL_WORLDS, FEW, FILE, known, made, stored, written
@@ -91,6 +92,8 @@ def nothing(*_: object, **__: object) -> int:
         (Store, "commit", "messages: |it ends: FencedError"),
         (Store, "renew", "messages: "),
         (Store, "publish", "visible: "),
+        (Publisher, "_take", "ledger 1: "),
+        (Batches, "_check_committed_before", "is refused: the database went back, and holds an earlier batch: "),
         (Store, "unstage", "ledger 0: "),
     ],
     ids=lambda one: one if isinstance(one, str) and one.isidentifier() else "",
