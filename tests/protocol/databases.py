@@ -148,15 +148,25 @@ def sweep(state: State, place: int, driver: Driver, world: World, rules: Rules) 
     yield done, state._replace(stages=kept).with_driver(place, after)
 
 
-def abort(state: State, place: int, driver: Driver, rules: Rules) -> State:
-    """A process that fails discards what it has staged, but not what a ledger names."""
-    kept = frozenset(
-        one
-        for one in state.stages
-        if (one.batch, one.attempt) != (driver.batch, driver.attempt)
-        or any(_names(ledger, one) for ledger in (state.ledgers if rules.asks_all else [state.ledgers[one.key]]))
-    )
-    return state._replace(stages=kept).with_driver(place, None)
+def abort(state: State, place: int, driver: Driver, rules: Rules) -> Moves:
+    """A process that fails discards what it has staged, but not what a ledger names, or if it cannot read all."""
+    done = "fails, and aborts its write"
+    yield done, _discarded(state, driver, rules).with_driver(place, None)
+    for away in range(len(state.ledgers) if state.has("away") else 0):
+        after = state if rules.away else _discarded(state, driver, rules, away)
+        yield f"{done} without database {away}", after.with_driver(place, None).less("away")
+
+
+def _discarded(state: State, driver: Driver, rules: Rules, away: int = -1) -> State:
+    """Discard what a process has staged, but not what a ledger names; one database may be away."""
+    asked = {key: ledger for key, ledger in enumerate(state.ledgers) if key != away}
+
+    def kept(one: Stage) -> bool:
+        own = [asked[one.key]] if one.key in asked else []
+        mine = one.key in asked and (one.batch, one.attempt) == (driver.batch, driver.attempt)
+        return not mine or any(_names(ledger, one) for ledger in (asked.values() if rules.asks_all else own))
+
+    return state._replace(stages=frozenset(filter(kept, state.stages)))
 
 
 def lost_takes(state: State, world: World) -> Iterator[tuple[Step, State]]:

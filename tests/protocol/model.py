@@ -1,23 +1,26 @@
 """The protocol of exactly-once as a transition system: a state, and the steps that lead from it.
 
 One query reads a queue, or several in one `load()`, and writes to a sink. It has a checkpoint, and up to three driver
-processes at a time. A process stands still while others take steps. Another consumer takes messages of the queue,
-too. A step is what a database or a file system does at once: a statement, a script, a compare-and-set, a new file.
-Here is what a process does; `sink` has its steps at the sink, `outside` has what happens around it.
+processes at a time. A second query with its own checkpoint may read the same queues. A process stands still while
+others take steps. Another consumer takes messages of the queue, too. A step is what a database or a file system does
+at once: a statement, a script, a compare-and-set, a new file. Here is what a process does; `sink` has its steps at
+the sink, `databases` those at a sink of several databases, `outside` has what happens around it.
 
 `breach` says what the protocol promises. Each rule that it needs for that is a flag of `Rules`. So a search can leave
 one out, and show what goes wrong then: a check that never fails proves nothing.
 
 The model does not have: `delivery=at-most-once`; batches that fail and are isolated, dead letters and settled
 messages; `mode=log`; a claim of several queues that is cut off in the middle of one, or made ahead; three queues;
-two `load()`s in one query; several sinks;
-a database that goes back in time; checkpoints and notes of version 1; processes that end in good order, and give back
-what they have reserved ahead; and Spark's own `commit`, which repeats what is committed.
+two `load()`s in one query; several sinks; a database of a queue that goes back while a process runs, or to a copy
+that was made just before the batch in work was claimed (`outside` says why); checkpoints and notes of version 1;
+processes that end in good order, and give back what they have reserved ahead; and Spark's own `commit`, which repeats
+what is committed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from tests.protocol import databases, sink
 from tests.protocol.outside import outside
@@ -30,6 +33,7 @@ from tests.protocol.state import (
     LATER,
     REFUSED,
     TIDIED,
+    WENT_BACK,
     Driver,
     Held,
     Moves,
@@ -51,8 +55,8 @@ def moves(state: State, world: World, rules: Rules) -> Iterator[tuple[Step, Stat
     for place, driver in enumerate(state.drivers):
         name = f"driver {place + 1}"
         if driver is None:
-            if place == state.drivers.index(None):  # they are alike
-                yield Step(name, "starts"), state.with_driver(place, _started(state, world))
+            if all(state.drivers[place % world.queries : place : world.queries]):  # those of a query are alike
+                yield Step(name, "starts"), state.with_driver(place, _started(state, place, world))
             continue
         if state.has("crashes"):
             yield Step(name, "crashes", True), state.with_driver(place, None).less("crashes")
@@ -62,10 +66,8 @@ def moves(state: State, world: World, rules: Rules) -> Iterator[tuple[Step, Stat
         for action, after in steps[driver.step](state, place, driver, world, rules):
             yield Step(name, action), after
         if state.has("aborts") and driver.step in databases.FAILING:
-            yield (
-                Step(name, "fails, and aborts its write", True),
-                databases.abort(state, place, driver, rules).less("aborts"),
-            )
+            for done, after in databases.abort(state, place, driver, rules):
+                yield Step(name, done, True), after.less("aborts")
         if world.ahead and driver.step in BUSY:
             tag = driver.end.tags[0]._replace(seq=driver.end.seq + 1, by=driver.by[0])
             free = [] if state.held(tag) else state.claimable(0)[: world.most]
@@ -87,9 +89,10 @@ def _next(driver: Driver, world: World, then: str, among: Sequence[int] = ()) ->
 # --- becoming the owner ---------------------------------------------------------------------------------------------
 
 
-def _started(state: State, world: World) -> Driver:
+def _started(state: State, place: int, world: World) -> Driver:
     """A process that has just read the checkpoint."""
-    disk, last = state.disk, len(state.disk.offsets) - 1
+    disk = state.disk_of(place)
+    last = len(disk.offsets) - 1
     # A fresh epoch counts where the checkpoint has no offset yet.
     new = beginning(len(state.notes), world.queues)
     if last == disk.finished:
@@ -103,7 +106,8 @@ def _started(state: State, world: World) -> Driver:
 def _own(state: State, place: int, driver: Driver, world: World, rules: Rules) -> Moves:
     """What names an offset of the checkpoint first: with old calls, `partitions(end, end)`, which does no more."""
     epoch, queue, end = driver.epoch, driver.queue, driver.end
-    logged = end in state.disk.offsets[driver.batch :]  # a first batch without messages is, and leads nowhere
+    offsets = state.disk_of(place).offsets
+    logged = end in offsets[driver.batch :]  # a first batch without messages is, and leads nowhere
     again = end != driver.start or logged
     after = driver._replace(step="plan" if again else "ask", planned=end if world.old_calls else None)
     if again and world.combine == "zip" and not end.initial:  # in all queues, so that none changes while it looks
@@ -123,12 +127,15 @@ def _own(state: State, place: int, driver: Driver, world: World, rules: Rules) -
     if note is None and rules.absent and not end.initial:
         yield REFUSED + ": the consumer is unknown", state.with_driver(place, None)
         return
-    if note is not None and end.initial and end not in state.disk.offsets:  # two began at once: each its own
+    if note is not None and end.initial and end not in offsets:  # two began at once: each its own
         new = beginning(len(state.notes), world.queues)
         yield "begins another epoch", state.with_driver(place, driver._replace(start=new, end=new))
         return
     if note is not None and rules.floor and end.tags[queue].before(note.started):
         yield REFUSED + ": the checkpoint is an older one", state.with_driver(place, None)
+        return
+    if note is not None and rules.follows and _skips(end.tags[queue], note):
+        yield WENT_BACK, state.with_driver(place, None)
         return
     living = note and state.runs(epoch, queue, note.owner)
     if living and not state.has("takeovers"):
@@ -203,10 +210,9 @@ def _claim(state: State, place: int, driver: Driver, world: World, rules: Rules)
     tag, held = tags[queue], state.held(*tags) if world.combine == "alts" else state.held(tags[queue])
     for one in range(driver.tidied // 2, world.queues):
         if given_back := list(_tidy(state, driver, rules, one)):
-            for done, after, place_of in given_back:
-                later = driver._replace(tidied=place_of)
+            for done, after, later in given_back:
                 more = any(any(_tidy(after, later, rules, queue)) for queue in range(world.queues))
-                yield done, after.with_driver(place, later if more else driver._replace(tidied=TIDIED))
+                yield done, after.with_driver(place, later if more else later._replace(tidied=TIDIED))
             if rules.first:
                 return
             break
@@ -231,22 +237,30 @@ def _claim(state: State, place: int, driver: Driver, world: World, rules: Rules)
         yield f"claims {tag}", after.with_driver(place, claimed)
 
 
-def _tidy(state: State, driver: Driver, rules: Rules, queue: int) -> Iterator[tuple[str, State, int]]:
+def _tidy(state: State, driver: Driver, rules: Rules, queue: int) -> Iterator[tuple[str, State, Driver]]:
     """Give back in one queue what earlier processes have not started, and what other epochs have abandoned.
 
-    An epoch is abandoned if no batch of it was started, and its process is dead: it has no owner then. Yields how far
-    the process is then, too, as `Driver.tidied`.
+    An epoch is abandoned if no batch of it was started, and its process is dead. Its owner is removed first; then
+    what it holds goes back, even if a new process of its query is the owner by then. Yields the process, too.
     """
     places = [(n, one) for n, one in enumerate(state.messages) if n % state.queues == queue]
     left = [n for n, one in places if _left(one, driver, rules)]
     if left and driver.tidied <= 2 * queue:
         freed = state.put(dict.fromkeys(left, FREE))
-        yield f"gives back what was not started{of_queue(queue)}", freed, 2 * queue + 1
+        yield f"gives back what was not started{of_queue(queue)}", freed, driver._replace(tidied=2 * queue + 1)
+        return
+    after_it = driver._replace(tidied=2 * queue + 1, removed=-1)
+    if driver.removed >= 0 and driver.tidied == 2 * queue + 1:
+        owner = (state.note(driver.removed, queue) or Note(0)).owner
+        held = [(n, one) for n, one in places if isinstance(one, Held) and one.tag.epoch == driver.removed]
+        left = [n for n, one in held if one.tag.by != owner and one.lease != "never"]
+        freed = state.put(dict.fromkeys(left, FREE))
+        yield f"gives back what epoch {driver.removed} has abandoned{of_queue(queue)}", freed, after_it
         return
     for epoch, notes in enumerate(state.notes if rules.abandoned and driver.tidied <= 2 * queue + 1 else ()):
         note = notes[queue]
-        held = [n for n, one in places if isinstance(one, Held) and one.tag.epoch == epoch and one.lease != "never"]
-        if epoch == driver.epoch or note is None or note.started or not held:
+        left = [n for n, one in places if isinstance(one, Held) and one.tag.epoch == epoch and one.lease != "never"]
+        if epoch == driver.epoch or note is None or note.started or not left:
             continue
         silent = note.owner and state.runs(epoch, queue, note.owner)
         if silent and not state.has("takeovers"):
@@ -254,10 +268,10 @@ def _tidy(state: State, driver: Driver, rules: Rules, queue: int) -> Iterator[tu
         if note.owner:
             after = state.with_note(epoch, queue, note._replace(owner=0))
             done = f"removes the owner of epoch {epoch}{of_queue(queue)}"
+            yield done, after.less("takeovers") if silent else after, after_it._replace(removed=epoch)
         else:
-            after = state.put(dict.fromkeys(held, FREE))
-            done = f"gives back what epoch {epoch} has abandoned{of_queue(queue)}"
-        yield done, after.less("takeovers") if silent else after, 2 * queue + 1
+            after = state.put(dict.fromkeys(left, FREE))
+            yield f"gives back what epoch {epoch} has abandoned{of_queue(queue)}", after, after_it
 
 
 def _give_back_ahead(state: State, place: int, driver: Driver, held: list[int]) -> tuple[str, State]:
@@ -312,12 +326,12 @@ def _left(where: Where, driver: Driver, rules: Rules) -> bool:
 
 def _log(state: State, place: int, driver: Driver, world: World, rules: Rules) -> Moves:
     """Spark writes the offset to its log: a file that must not be there."""
-    disk = state.disk
+    disk = state.disk_of(place)
     if disk.query != driver.query or len(disk.offsets) != driver.batch:
         yield "fails: another query has written this offset", state.with_driver(place, None)
         return
     disk = disk._replace(offsets=(*disk.offsets, driver.end))
-    yield f"logs batch {driver.batch}", state._replace(disk=disk).with_driver(place, driver._replace(step="plan"))
+    yield f"logs batch {driver.batch}", state.with_disk(disk, place).with_driver(place, driver._replace(step="plan"))
 
 
 def _unread(state: State, place: int, driver: Driver, world: World, rules: Rules) -> Moves:
@@ -355,8 +369,14 @@ def _plan(state: State, place: int, driver: Driver, world: World, rules: Rules) 
     if rules.owner and (note is None or note.owner != driver.by[queue]):
         yield FENCED, state.with_driver(place, None)
         return
-    if rules.floor and note is not None and (rules.every or queue in driver.end.queues()):
-        if tag.before(note.started):
+    if rules.behind and not driver.fresh and any(map(partial(_unfinished, tag), state.messages)):
+        yield WENT_BACK + ", and holds an earlier batch", state.with_driver(place, None)
+        return
+    if rules.follows and note is not None and _skips(tag, note):
+        yield WENT_BACK, state.with_driver(place, None)
+        return
+    if note is not None and (rules.every or queue in driver.end.queues()):
+        if rules.floor and tag.before(note.started):
             yield REFUSED + ": the batch was started before", state.with_driver(place, None)
             return
         state = state.with_note(tag.epoch, queue, note._replace(started=tag))
@@ -366,6 +386,18 @@ def _plan(state: State, place: int, driver: Driver, world: World, rules: Rules) 
     if world.old_calls and rules.planned:
         after = after._replace(planned=driver.end)
     yield f"starts {tag}", state.with_driver(place, after)
+
+
+def _skips(tag: Tag, note: Note) -> bool:
+    """Whether a batch neither is the one started last nor follows it: the database has lost one."""
+    return tag.seq > (note.started.seq if note.started else 0) + 1
+
+
+def _unfinished(tag: Tag, where: Where) -> bool:
+    """Whether a message is still held for an earlier batch, which was removed before this one was reserved."""
+    if not isinstance(where, Held) or where.lease != "never":
+        return False
+    return (where.tag.epoch, where.tag.queue) == (tag.epoch, tag.queue) and where.tag.seq < tag.seq
 
 
 def _hold(state: State, place: int, driver: Driver, world: World, rules: Rules) -> Moves:
@@ -424,11 +456,11 @@ def _read(state: State, place: int, driver: Driver, world: World, rules: Rules) 
 
 
 def _finish(state: State, place: int, driver: Driver, world: World, rules: Rules) -> Moves:
-    disk, end = state.disk, driver.end
+    disk, end = state.disk_of(place), driver.end
     if disk.query != driver.query or len(disk.offsets) <= driver.batch:
         yield "fails: the checkpoint has changed", state.with_driver(place, None)
         return
-    after = state._replace(disk=disk._replace(finished=max(disk.finished, driver.batch)))
+    after = state.with_disk(disk._replace(finished=max(disk.finished, driver.batch)), place)
     idle = Driver(
         "ask", driver.query, driver.batch + 1, end, end, driver.by, planned=driver.planned, tidied=driver.tidied
     )

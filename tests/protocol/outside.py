@@ -12,6 +12,7 @@ from tests.protocol.state import (
     FREE,
     GONE,
     LATER,
+    Copy,
     Disk,
     Driver,
     Held,
@@ -45,23 +46,27 @@ def outside(state: State, world: World, rules: Rules) -> Iterator[tuple[Step, St
     if world.copies and copy is None and disk.offsets:
         yield Step("operator", "copies the checkpoint", True), state._replace(copy=disk)
     if state.has("copies") and copy not in (None, disk):
-        yield Step("operator", "restores the copy", True), state._replace(disk=copy).less("copies")
-    if state.has("cuts") and disk.offsets and not any(state.drivers):
+        yield Step("operator", "restores the copy", True), state.with_disk(copy).less("copies")
+    if state.has("cuts") and disk.offsets and state.idle(0):
         cut = Disk(disk.query, disk.offsets[:-1], min(disk.finished, len(disk.offsets) - 2))
-        yield Step("operator", "loses the end of the checkpoint", True), state._replace(disk=cut).less("cuts")
-    if state.has("fresh") and not any(state.drivers) and disk.offsets:
+        yield Step("operator", "loses the end of the checkpoint", True), state.with_disk(cut).less("cuts")
+    if state.has("fresh") and state.idle(0) and disk.offsets:
         bound, ledgers = (*state.bound, (-1,) * world.queues), (*state.ledgers, Ledger())
-        new = state._replace(disk=Disk(len(state.bound)), bound=bound, ledgers=ledgers).less("fresh")
+        new = state.with_disk(Disk(len(state.bound)))._replace(bound=bound, ledgers=ledgers).less("fresh")
         yield Step("operator", "begins a new checkpoint", True), new
+    known = {one.epoch for disk in (*state.disks, *([copy] if copy else [])) for one in disk.offsets}
     for epoch in range(len(state.notes) if disk.query else 0):  # if the operator has given one up
-        if not any(one.epoch == epoch for one in (*disk.offsets, *(copy.offsets if copy else ()))):
+        if epoch not in known:
             for queue in range(world.queues):
                 yield from _recovered(state, epoch, queue)
-    if world.combine == "zip" and len(disk.offsets) - 1 > disk.finished:
-        end = disk.offsets[-1]
-        if len(state.held(*end.tags)) < len(end.rows):  # they belong together: the query is refused
-            for queue in range(world.queues):
-                yield from _recovered(state, end.epoch, queue, settled=rules.settled)
+    for disk in state.disks if world.combine == "zip" and not _went_back(state, world) else ():
+        if len(disk.offsets) - 1 > disk.finished:
+            end = disk.offsets[-1]
+            if len(state.held(*end.tags)) < len(end.rows):  # they belong together: the query is refused
+                for queue in range(world.queues):
+                    yield from _recovered(state, end.epoch, queue, settled=rules.settled)
+    if world.backs:
+        yield from _backs(state, world)
     for key in {one.key for one in state.stages if state.names(one)} if world.databases == 1 else ():
         yield Step("operator", f"completes the sink of query {key}"), published(state, key, Rules())
     if state.has("aged"):
@@ -97,6 +102,55 @@ def _recovered(state: State, epoch: int, queue: int, *, settled: bool = True) ->
             started = set(state.held(note.started))
             changed |= dict.fromkeys(started & state.ledgers[query].rows, GONE)
     yield Step("operator", f"recovers epoch {epoch}{of_queue(queue)}"), state.put(changed)
+
+
+def _went_back(state: State, world: World) -> bool:
+    """Whether a database has gone back: then an operator cannot go by what it says."""
+    return bool(world.backs) and not state.has("backs")
+
+
+def _backs(state: State, world: World) -> Iterator[tuple[Step, State]]:
+    """Copy the databases of the queues; let one go back to its copy, while no process runs.
+
+    The copy has all messages: those that were pushed after it are lost with the database that goes back.
+    """
+    backup = state.backup
+    if backup is None:
+        if LATER not in state.messages:
+            copied = state._replace(backup=Copy(state.messages, state.notes, state.bound))
+            yield Step("operator", "copies the database", True), copied
+        return
+    for queue in range(world.queues if state.idle() and state.has("backs") else 0):
+        back = _back(state, backup, queue)
+        if back != state and not any(_looks_unread(disk, backup, queue) for disk in state.disks):
+            done = f"puts the database back to its copy{of_queue(queue)}"
+            yield Step("operator", done, True), back._replace(backup=None).less("backs")
+
+
+def _back(state: State, backup: Copy, queue: int) -> State:
+    """Return the state in which the database of a queue is its copy."""
+    changed = {n: where for n, where in enumerate(backup.messages) if n % state.queues == queue}
+    after = state.put(changed)
+    for epoch in range(len(state.notes)):
+        after = after.with_note(epoch, queue, backup.notes[epoch][queue] if epoch < len(backup.notes) else None)
+    for query in range(len(state.bound)):
+        after = after.bind(query, queue, backup.bound[query][queue] if query < len(backup.bound) else -1)
+    return after
+
+
+def _looks_unread(disk: Disk, backup: Copy, queue: int) -> bool:
+    """Whether the batch in work looks as if its lease had ended before it was started.
+
+    The copy was made between the removal of the batch before it and the claim. No note says that it was read, so its
+    messages come again, and only a sink could notice that.
+    """
+    if len(disk.offsets) - 1 == disk.finished:
+        return False
+    tag = disk.offsets[-1].tags[queue]
+    note = backup.notes[tag.epoch][queue] if tag.epoch < len(backup.notes) else None
+    held = [one for one in backup.messages if isinstance(one, Held) and one.tag.queue == queue]
+    mine = [one for one in held if one.tag.epoch == tag.epoch and (one.lease == "never" or one.tag == tag)]
+    return note is not None and not mine and tag.seq == (note.started.seq if note.started else 0) + 1
 
 
 def _renews(driver: Driver, tag: Tag) -> bool:

@@ -7,22 +7,33 @@ from collections.abc import Sequence
 
 from tests.protocol.state import FENCED, FREE, Driver, Held, State, Step, World
 
+#: Steps that the code takes at once in all inputs, or in all databases: nothing happens in between.
+AT_ONCE = ("bind", "stage", "complete")
+
+#: Steps of a process that has read the ledgers of several databases.
+PUBLISHING = ("take", "publish", "sweep")
+
 
 def possible(state: State, step: Step, others: Sequence[Step], world: World) -> bool:
     """Return whether real code can take this step. `others`: all that the model has here."""
     for place, one in enumerate(state.drivers):
-        # The code binds the inputs in an order of its own: nothing happens in between.
-        if one and one.step == "bind" and one.queue and step.actor != f"driver {place + 1}":
+        if one and one.step in AT_ONCE and one.queue and step.actor != f"driver {place + 1}":
             return False
     if step.actor.startswith("driver"):
         driver = _driver(state, step)
         if driver is None:
             return True
         if step.action == "crashes" or step.action.startswith("ends, since"):
-            return driver.step != "bind" or not driver.queue
+            return driver.step not in AT_ONCE or not driver.queue
+        if step.action.startswith("fails, and aborts"):
+            return driver.step not in AT_ONCE or not driver.queue
         return _of_process(state, step, [one.action for one in others if one.actor == step.actor], driver, world)
     if step.actor == "other":
         return _in_turn(state, int(" of input 2" in step.action), 1)
+    if step.action == "completes the sink":  # a process that publishes has looked, and does it for itself
+        return state.idle()
+    if step.action.startswith("loses what database"):  # the code goes by the ledgers as it has read them
+        return not any(one and one.step in PUBLISHING for one in state.drivers)
     if step.action.startswith("completes the sink"):
         return _completes(state, int(step.action.split()[-1]))
     if step.action.startswith("recovers"):
@@ -55,6 +66,10 @@ def _of_process(state: State, step: Step, own: Sequence[str], driver: Driver, wo
         return False  # most stores hold and remove all in one step; tasks read one after the other here
     ledger = state.ledgers[driver.query]
     pending = any(state.names(one) for one in state.stages if one.key == driver.query)
+    if driver.step == "stage" and world.databases > 1:
+        # A task refuses to go on if a database has lost the batch before; in the model, that is completed first.
+        last = max(one.batch for one in state.ledgers)
+        return last == driver.batch or all(one.batch == last for one in state.ledgers)
     if driver.step == "ask":
         return _asks(state, driver)
     if driver.step == "commit":

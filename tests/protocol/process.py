@@ -7,8 +7,10 @@ thread stands.
 
 from __future__ import annotations
 
+import json
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -16,25 +18,29 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 
 from spark_queue import FencedError
 from spark_queue.admin import common
+from spark_queue.errors import StoreUnavailable
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.read import fetch as share
 from spark_queue.spark.read import lease_renewer as keeper
-from spark_queue.spark.read import opening, queue_input
+from spark_queue.spark.read import multi_input, opening, queue_input
 from spark_queue.spark.read import prefetch as ahead
 from spark_queue.spark.read.abandoned import AbandonedEpochs
 from spark_queue.spark.read.batches import Batches
 from spark_queue.spark.read.consumer import Consumer
 from spark_queue.spark.read.fetch import FetchRange, ZippedRange, fetch_messages, fetch_zipped
 from spark_queue.spark.read.multi_input import MultiInputPlanner
+from spark_queue.spark.read.offsets import batch_of as batch_of_offset
 from spark_queue.spark.read.queue_input import QueueInput
 from spark_queue.stores import named, open_store
 from spark_queue.stores.base import Store
 from spark_queue.stores.services import owner
 from spark_queue.stores.services.ledger import LEDGER_PREFIX, batch_of
 from spark_queue.stores.services.ownership import Ownership
+from spark_queue.stores.services.publishing import Publisher
 from tests.spark.drive import TEXT, Write, task
 
 #: Seconds that a step may take.
@@ -43,17 +49,24 @@ PATIENCE = 60
 #: Where a process may stand, by the steps of the model; those of `TIDY` are before the claim, too.
 ORDER = (
     "own", "ask", "commit", "tidy", "abandon", "give", "claim", "keep", "log", "unread", "release", "plan", "hold",
-    "whole", "bind", "read", "stage", "complete", "decide", "publish", "sweep", "finish",
+    "whole", "bind", "read", "stage", "complete", "decide", "take", "publish", "sweep", "finish",
 )  # fmt: skip
 RANK = {name: place for place, name in enumerate(ORDER)}
 
-#: Steps that are taken in one input after the other.
+#: Steps that are taken in one input after the other, or in one database of the sink.
 TIDY = ("tidy", "abandon", "give")
-EACH = ("own", "ask", "commit", *TIDY, "claim", "release", "plan", "hold")
+EACH = ("own", "ask", "commit", *TIDY, "claim", "release", "plan", "hold", "take", "publish", "sweep")
+
+#: The last columns of rows for a sink of several databases.
+ROUTED = pa.schema([*TEXT, pa.field("ns", pa.string())])
 
 
 class Refused(Exception):
     """Spark's checkpoint refuses to go on."""
+
+
+class Failed(Exception):
+    """The driver fails where it stands, and aborts its write."""
 
 
 class _Killed(BaseException):
@@ -106,10 +119,13 @@ class Process:
         self.batch = self._found.finished + 1
         self.at = ""  #: where it stands; empty once it has ended
         self.input = 0  #: and in which input
+        self.databases = [*json.loads(sink.get("urls", "{}")).values()]  #: URLs of a sink of several
+        self.attempt = 0  #: the number of its attempt to write: rows go to other databases in each
+        self.away = ""  #: the URL of a database that it cannot read
         self.begins_empty = False  #: whether a batch without messages is logged if nothing is found
         self.error: Exception | None = None  #: with which it has ended
         self.consumer: Consumer | MultiInputPlanner | None = None
-        self._killed = False
+        self._killed = self._fails = False
         self.in_task = False  # whether it is a task that reads
         self._go, self._stands = threading.Semaphore(0), threading.Semaphore(0)
         share._bind_once.cache_clear()  # each process has workers of its own
@@ -154,18 +170,28 @@ class Process:
         if self.at:
             self.go_on()
 
+    def fail(self, away: str = "") -> None:
+        """Let it fail where it stands, and abort its write. `away`: the URL of a database that it cannot read."""
+        self._fails, self.away = True, away
+        self.go_on()
+
     def _wait(self) -> None:
         assert self._stands.acquire(timeout=PATIENCE), f"a step takes more than {PATIENCE} s"
         if not self.at:
             self._thread.join()
 
-    def stand(self, at: str, queue: object = None) -> None:
-        """Stand still before a step, in the input that reads `queue`; of the thread alone."""
-        self.at, self.input = at, self.input_of(queue)
+    def stand(self, at: str, queue: object = None, database: int | None = None) -> None:
+        """Stand still before a step, in the input that reads `queue` or in a database; of the thread alone."""
+        self.at, self.input = at, self.input_of(queue) if database is None else database
+        context = TaskContext.get()  # of all threads: another process may run a task meanwhile
         self._stands.release()
         self._go.acquire()
+        TaskContext._setTaskContext(context)
         if self._killed:
             raise _Killed
+        if self._fails:
+            self._fails = False
+            raise Failed
 
     # --- what the thread does
 
@@ -213,7 +239,7 @@ class Process:
     def _write(self, shares: Sequence[FetchRange | ZippedRange]) -> None:
         """Run a task that reads and writes all, and let the driver commit.
 
-        What fails is not aborted: as if the process were killed then.
+        What fails is not aborted, as if the process were killed then, unless it is to fail.
         """
         with task(0, self.query, self.batch):
             self.in_task = True
@@ -221,10 +247,20 @@ class Process:
             self.in_task = False
         rows = [one.set_column(0, "payload", one.column("payload").cast("string")) for one in batches]
         self.stand("stage")
-        write = Write(TEXT, query=self.query, batch=self.batch, **self._sink)
-        written = write.task(rows)
-        self.stand("complete")
-        write.commit(written)
+        write = Write(ROUTED if self.databases else TEXT, query=self.query, batch=self.batch, **self._sink)
+        written = write.task(map(self._routed, rows) if self.databases else rows)
+        try:
+            self.stand("complete")
+            write.commit(written)
+        except Failed:
+            write.abort(written)
+            raise
+
+    def _routed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Add the database of each row, by its number and that of the attempt."""
+        numbers = [json.loads(one) for one in rows.column("payload").to_pylist()]
+        names = [str((one + self.attempt) % len(self.databases)) for one in numbers]
+        return pa.record_batch([rows.column("payload"), pa.array(names, pa.string())], schema=ROUTED)
 
     def _read(self, part: FetchRange | ZippedRange) -> Iterator[pa.RecordBatch]:
         if isinstance(part, FetchRange):
@@ -239,19 +275,20 @@ class _Clients:
     """Clients of a store that are used one after the other: to connect takes longer than all else."""
 
     def __init__(self) -> None:
-        self._free: list[Store] = []
+        self._free: defaultdict[str, list[Store]] = defaultdict(list)
         # Held until the end: one that is collected with the generator of a driver that crashed would come back here
         # from the generator's `finally`, with sockets that are closed already.
         self._all: list[Store] = []
 
     def open(self, url: str, *, retry_timeout: int = 5_000, create: bool = True) -> Store:
         """Return a client that nobody uses; `close` gives it back."""
-        if not self._free:
+        free = self._free[url]
+        if not free:
             store = open_store(url)
             self._all.append(store)
-            store.close = lambda: self._free.append(store)  # type: ignore[method-assign]
+            store.close = lambda: free.append(store)  # type: ignore[method-assign]
             return store
-        return self._free.pop()
+        return free.pop()
 
     def end(self) -> None:
         """Close all."""
@@ -290,18 +327,22 @@ def points() -> Iterator[None]:
         before(QueueInput, "trim", "keep", lambda _, one, start, rows, most: sum(rows) > most)
         before(MultiInputPlanner, "_release_unread", "unread")
         before(QueueInput, "release_unread", "release")
-        before(Ownership, "start", "plan")
+        before(Batches, "start", "plan", lambda _, batches, end: batches._started != batch_of_offset(end))
         before(Store, "renew", "hold")
         before(MultiInputPlanner, "_can_replay", "whole", lambda process, *_: process.several == "zip")
         before(share, "bind", "bind")
         before(Store, "_open_records", "read", lambda process, *_: process.in_task)  # and not as the batch is planned
-        before(Store, "set_note", "decide", lambda _, store, key, *rest: key.startswith(LEDGER_PREFIX))
+        before(Store, "set_note", "decide", _decides)
+        patch.setattr(Publisher, "_take", _take_of(Publisher._take))
         patch.setattr(Store, "publish", _publish_of(Store.publish))
+        patch.setattr(Store, "note", _note_of(Store.note))
         for module in (ahead, common, keeper, opening, queue_input, named, share):
             patch.setattr(module, "open_store", clients.open)
         # No sign of life in between, and no lease that is renewed: processes stand still for a part of a second.
         patch.setitem(vars(keeper), "HEARTBEAT_SECONDS", 3_600)
         patch.setattr(owner, "OWNER_TIMEOUT_MS", 3_600_000)
+        # Another query that stands still holds messages: who reads several inputs would wait for its sign of life.
+        patch.setattr(multi_input, "OWNER_TIMEOUT_MS", 0)
         yield
     clients.end()
 
@@ -311,14 +352,40 @@ def _claims_alone(process: Process, batches: Batches, *_: object) -> bool:
     return not process.several or (process.several == "zip" and process.input_of(batches.queue) > 0)
 
 
+def _decides(process: Process, store: Store, key: str, value: Any, *_: object) -> bool:
+    """Whether a note is a decision, which another database has not made before."""
+    return key.startswith(LEDGER_PREFIX) and value["batch"] == process.batch and process.at != "take"
+
+
+def _take_of(real: Callable[..., None]) -> Callable[..., None]:
+    def take(publisher: Publisher, name: str, ledger: Any, decided: Any, **named: Any) -> None:
+        process: Process | None = getattr(_here, "process", None)
+        if process is not None and process.databases and decided.batch == process.batch:
+            process.stand("take", database=int(name))
+        real(publisher, name, ledger, decided, **named)
+
+    return take
+
+
+def _note_of(real: Callable[..., Any]) -> Callable[..., Any]:
+    def note(store: Store, key: str) -> Any:
+        process: Process | None = getattr(_here, "process", None)
+        if process is not None and process.away == store.url:
+            raise StoreUnavailable("it is away")
+        return real(store, key)
+
+    return note
+
+
 def _publish_of(real: Callable[..., int]) -> Callable[..., int]:
     def publish(store: Store, stages: Any) -> int:
         process: Process | None = getattr(_here, "process", None)
         if process is None or any(batch_of(one) < process.batch for one in stages):
             return real(store, stages)  # what was decided before is completed in one step with the look for it
-        process.stand("publish")
+        database = process.databases.index(store.url) if process.databases else 0
+        process.stand("publish", database=database)
         published = real(store, stages)
-        process.stand("sweep")
+        process.stand("sweep", database=database)
         return published
 
     return publish

@@ -9,33 +9,39 @@ from __future__ import annotations
 import json
 import uuid
 from dataclasses import replace
+from itertools import product
 from types import SimpleNamespace, TracebackType
 from typing import Any, cast
 
 from spark_queue import CheckpointError, FencedError
 from spark_queue.admin import recover, recover_consumer
-from spark_queue.errors import UsageError
+from spark_queue.errors import StoreUnavailable, UsageError
 from spark_queue.messages.message import messages, pushes
 from spark_queue.spark.supervision import drain
 from spark_queue.stores.base import Store
 from spark_queue.stores.conformance.waiting import end_lease
-from spark_queue.stores.services.ledger import LEDGER_PREFIX, ledger_of
+from spark_queue.stores.services.ledger import LEDGER_PREFIX, NO_BATCH, delete_sink, ledger_of, note_value
 from spark_queue.stores.services.owner import OWNER_NOTE, ConsumerState
-from spark_queue.stores.types import queue_note_key
-from tests.protocol.process import EACH, RANK, TIDY, Checkpoint, Process, Refused
+from spark_queue.stores.services.publishing import Publisher
+from spark_queue.stores.types import Note, queue_note_key
+from tests.protocol.possible import AT_ONCE
+from tests.protocol.process import EACH, RANK, TIDY, Checkpoint, Failed, Process, Refused
 from tests.protocol.scenarios import Scenario, scenario_moves
-from tests.protocol.state import ELSEWHERE, FENCED, LATER, REFUSED, Driver, Held, State, World, initial
+from tests.protocol.state import ELSEWHERE, FENCED, FREE, LATER, REFUSED, Driver, Held, Stage, State, World, initial
 from tests.protocol.there import Differs, There, id_of
 
 #: How often a process may find nothing before it finds a message that is there.
 LOOKS = 100
 
+#: The lease (ms) of messages in a copy of a database, longer than a scenario.
+COPIED_LEASE = 600_000
+
 
 class Real(There):
     """A scenario on a real store."""
 
-    def __init__(self, store: Store, name: str, world: World) -> None:
-        super().__init__(store, name, world)
+    def __init__(self, store: Store, name: str, world: World, other: Store | None = None) -> None:
+        super().__init__(store, name, world, other)
         parts = "2" if world.cut else "1"  # each of them is claimed in a step of its own
         self._source = {
             "delivery": "exactly-once", "numPartitions": parts, "minPartitions": parts,
@@ -47,8 +53,15 @@ class Real(There):
             inputs = {binding: {"queue": one, "ns": "db"} for binding, one in zip("ab", self.queues, strict=True)}
             urls, combine = json.dumps({"db": store.url}), world.combine
             self._source |= {"urls": urls, "inputs": json.dumps(inputs), "combine": combine}
-        self._sink = {"url": store.url, "queue": self.out}
+        self._sink = {"queue": self.out}
+        if world.databases > 1:
+            self._sink["urls"] = json.dumps({str(number): one.url for number, one in enumerate(self.sinks)})
+            for number, one in enumerate(self.sinks):  # the first one decides the first batch
+                assert one.set_note(LEDGER_PREFIX + self.queries[0], note_value(str(number), NO_BATCH, []), 0)
+        else:
+            self._sink["url"] = store.url
         self.copy: Checkpoint | None = None
+        self.notes: dict[str, dict[str, Note]] = {}  #: by queue: those of the copy of its database
         self.runs: dict[int, Any] = {}  #: offsets with which runs have ended that may still be drained
         self.processes: dict[int, Process] = {}
         for queue in self.queues:
@@ -60,14 +73,11 @@ class Real(There):
     def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
         for process in self.processes.values():
             process.kill()
-        for query in self.queries:
-            if note := self.store.note(LEDGER_PREFIX + query):
-                self.store.set_note(LEDGER_PREFIX + query, None, note.version)
-            self.store.unstage(query)
+        for store, query in product(self.sinks, self.queries):
+            delete_sink(store, query)
+            store.purge(self.out)
         for queue in (*self.queues, self.out):  # others use them again
-            for held in self.store.reservations(queue):
-                self.store.rollback(queue, held.tag)
-            self.store.purge(queue)
+            self._empty(queue)
             for key, note in self.store.notes(queue_note_key(queue)).items():
                 self.store.set_note(key, None, note.version)
 
@@ -91,23 +101,32 @@ class Real(There):
             note = self.store.note(key)
             assert note is not None and self.store.set_note(key, None, note.version)
         elif action == "copies the checkpoint":
-            self.copy = self.disk.copy()
+            self.copy = self.disks[0].copy()
         elif action == "restores the copy":
             assert self.copy is not None
-            self.disk = self.copy.copy()
+            self.disks[0] = self.copy.copy()
         elif action == "loses the end of the checkpoint":
-            self.disk = self.disk.copy()
-            self.disk.offsets.pop()
-            self.disk.finished = min(self.disk.finished, len(self.disk.offsets) - 1)
+            disk = self.disks[0] = self.disks[0].copy()
+            disk.offsets.pop()
+            disk.finished = min(disk.finished, len(disk.offsets) - 1)
+        elif action == "copies the database":
+            self.notes = {queue: self.store.notes(queue_note_key(queue)) for queue in self.queues}
+        elif action.startswith("puts the database back"):
+            self._put_back(self._input(action), after)
         elif action == "begins a new checkpoint":
             self.queries.append(uuid.uuid4().hex)
-            self.disk = Checkpoint(self.queries[-1])
+            self.disks[0] = Checkpoint(self.queries[-1])
         elif action.startswith("recovers epoch "):
             self._recover(int(action.split()[2]), self._input(action))
         elif action.startswith("completes the sink of query "):
             recover(self.store.url, self.queries[int(action.split()[5])])
+        elif action == "completes the sink":
+            Publisher({str(number): one for number, one in enumerate(self.sinks)}, self.queries[0]).complete()
         elif action == "loses the last publish":
-            self._lose_publish(before, after)
+            (stage,) = after.stages - before.stages
+            self._lose_publish(self.store, self.queries[stage.key], stage)
+        elif action.startswith("loses what database "):
+            self._lose_take(before, after)
         else:
             raise NotImplementedError(step)
 
@@ -131,6 +150,36 @@ class Real(There):
         """Return the queue that a step names."""
         return self.queues[" of input 2" in action]
 
+    def _put_back(self, queue: str, after: State) -> None:
+        """Let the messages and notes of a queue be as they were; processes that have ended are silent."""
+        self._empty(queue)
+        free = []
+        for n, where in enumerate(after.messages):
+            if self.queues[n % self.world.queues] != queue or not (where == FREE or isinstance(where, Held)):
+                continue
+            self.store.push(queue, pushes([n], ids=[id_of(n)]))
+            tag, lease = f"free/{n}", cast("int | None", COPIED_LEASE)
+            if isinstance(where, Held):
+                tag, lease = self.tag(where.tag), None if where.lease == "never" else COPIED_LEASE
+            else:
+                free.append(tag)
+            assert sum(self.store.reserve(queue, tag, 1, lease=lease)) == 1
+            if isinstance(where, Held) and where.lease == "ended":
+                end_lease(self.store, queue, tag)
+        for tag in free:
+            self.store.rollback(queue, tag, delay=None, failed=False)
+        now = self.store.notes(queue_note_key(queue))
+        for key in now.keys() | self.notes[queue].keys():
+            note = self.notes[queue].get(key)
+            assert self.store.set_note(key, note.value if note else None, now[key].version if key in now else 0)
+        for consumer in self.epochs.values():
+            self._silence(queue, consumer)
+
+    def _empty(self, queue: str) -> None:
+        for held in self.store.reservations(queue):
+            self.store.rollback(queue, held.tag)
+        self.store.purge(queue)
+
     def _recover(self, epoch: int, queue: str) -> None:
         consumer = self.epochs[epoch]
         try:
@@ -138,26 +187,35 @@ class Real(There):
         except UsageError:  # no task has read the batch: so its operator says that it was not written
             recover_consumer(self.store.url, queue, consumer, written=False)
 
-    def _lose_publish(self, before: State, after: State) -> None:
+    def _lose_publish(self, store: Store, sink: str, stage: Stage) -> None:
         """Let the rows of the last batch be staged again, and no longer visible."""
-        (stage,) = after.stages - before.stages
-        ledger = ledger_of(self.store, self.queries[stage.key])
+        ledger = ledger_of(store, sink)
         assert ledger is not None
-        self.store.reserve(self.out, "server/1", 1_000)
-        found = [one for batch in self.store.fetch(self.out, "server/1/0") for one in messages(batch)]
+        store.reserve(self.out, "server/1", 1_000)
+        found = [one for batch in store.fetch(self.out, "server/1/0") for one in messages(batch)]
         lost = [one for one in found if one.payload in stage.rows]
-        self.store.commit(self.out, "server/1", [one.id for one in lost])
-        self.store.rollback(self.out, "server/1", failed=False)
+        store.commit(self.out, "server/1", [one.id for one in lost])
+        store.rollback(self.out, "server/1", failed=False)
         again = pushes([one.payload for one in lost], ids=[one.id for one in lost])
-        self.store.stage(self.out, ledger.stages[0], again)
+        store.stage(self.out, ledger.stages[0], again)
+
+    def _lose_take(self, before: State, after: State) -> None:
+        """Let a database of the sink lose that it took and published the last decision."""
+        (stage,) = after.stages - before.stages
+        store, sink = self.sinks[stage.key], self.queries[0]
+        self._lose_publish(store, sink, stage)
+        ledger = ledger_of(store, sink)
+        assert ledger is not None
+        older = note_value(ledger.id, after.ledgers[stage.key].batch, [], ledger.shares if stage.batch else ())
+        assert store.set_note(LEDGER_PREFIX + sink, older, ledger.version)
 
     # --- steps of a process
 
     def _drive(self, place: int, action: str, before: State, after: State) -> None:
         driver = before.drivers[place]
         if driver is None:
-            world = self.world
-            self.processes[place] = Process(self._source, self._sink, lambda: self.disk, old=world.old_calls)
+            number, old = place % self.world.queries, self.world.old_calls
+            self.processes[place] = Process(self._source, self._sink, lambda: self.disks[number], old=old)
             return
         if place in self.runs:
             self._after_run(place, action)
@@ -171,6 +229,11 @@ class Real(There):
             process.kill()
         elif action in ("crashes", "ends, since it was taken over"):
             process.kill()
+        elif action.startswith("fails, and aborts"):
+            away = action.rpartition(" without database ")[2]
+            process.fail(self.sinks[int(away)].url if away.isdigit() else "")
+            if not isinstance(process.error, StoreUnavailable if away.isdigit() else Failed):
+                raise Differs(f"{action}: {_where(process)}")
         elif action.startswith((REFUSED, FENCED, "fails")):
             self._refused(process, driver, action)
         else:
@@ -209,8 +272,10 @@ class Real(There):
         ledger, at = before.ledgers[driver.query].batch, (driver.step, after.step)
         if driver.step == "complete" and ledger > driver.batch:
             return  # it is refused before it completes anything; the model refuses it in the next step
-        if at == ("bind", "bind"):
-            return  # the code binds the inputs in an order of its own: all of them in the last of these steps
+        if at[0] == at[1] in AT_ONCE:
+            return  # the code takes all of these steps in the last one; it binds the inputs in an order of its own
+        if at[0] == "stage":
+            process.attempt = max(after.attempt, 0)
         if action.startswith(("gives back what was not", "removes the owner", "gives back what epoch")):
             self._tidies(process, action)
             return
@@ -289,13 +354,16 @@ class Real(There):
             assert self.store.set_note(key, old.note_value, note.version)
 
 
-def follow(store: Store, name: str, scenario: Scenario, world: World, known: int = 0) -> State:
+def follow(
+    store: Store, name: str, scenario: Scenario, world: World, known: int = 0, other: Store | None = None
+) -> State:
     """Take all steps of a scenario on a store; return the last state. Raises `Differs`.
 
-    `known`: after so many of the first steps the states were compared in another scenario.
+    `known`: after so many of the first steps the states were compared in another scenario. `other`: the second
+    database of the sink, if the world has two.
     """
     state = initial(world)
-    with Real(store, name, world) as real:
+    with Real(store, name, world, other) as real:
         for number, step in enumerate(scenario.steps):
             after = next((one for taken, one in scenario_moves(state, world) if str(taken) == step), None)
             if after is None:

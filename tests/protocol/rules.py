@@ -31,6 +31,10 @@ class Rules:
     coordinator: bool = True  # all processes decide in the same database
     own: bool = True  # a database discards stages of a batch only when its own ledger has it
     asks_all: bool = True  # an abort discards nothing that any ledger names
+    away: bool = True  # … and nothing at all if one of them cannot be read
+    apart: bool = True  # each query has a ledger of its own
+    follows: bool = True  # a batch is the one started last, or the next one: else the database went back
+    behind: bool = True  # … and no earlier one is still held without end
     settled: bool = True  # what is left of a batch of several queues is not released, if its sink has it
     # Left out, these are planted faults.
     late: bool = True  # messages are removed when their batch is finished, not when it is read

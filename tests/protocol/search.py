@@ -34,19 +34,23 @@ class Found:
 def search(world: World, rules: Rules, begin: Sequence[str] = (), *, most: int = 10_000_000) -> Found:
     """Search a world, from where these steps lead, for what may not be.
 
-    That is a breach; in a world without damage also a dead end, and a refusal if just one process runs: of several,
-    one may have read a checkpoint that is older by now, and goes on when it is started again.
+    That is a breach; in a world without damage also a dead end, and a refusal if just one process of each query runs:
+    of several, one may have read a checkpoint that is older by now, and goes on when it is started again. Once a
+    database went back, a refusal is what should be.
     """
-    first, strict = follow(world, rules, begin), not world.damaged and world.drivers == 1
+    first, strict = follow(world, rules, begin), not world.damaged and world.drivers == world.queries
     number = {first: 0}
     states, before = [first], [(-1, "")]
     into: list[list[int]] = [[]]  # states from which a step that is no fault leads here
+    refused: list[int] = []  # states in which a process refuses to go on
     waiting = deque([0])
     while waiting:
         at = waiting.popleft()
         for step, after in moves(states[at], world, rules):
-            if strict and step.action.startswith(REFUSED):
-                return Found(len(states), "FALSE ALARM", [*begin, *_trace(before, at), str(step)])
+            if step.action.startswith(REFUSED):
+                if strict and (not world.backs or states[at].has("backs")):
+                    return Found(len(states), "FALSE ALARM", [*begin, *_trace(before, at), str(step)])
+                refused.append(at)
             there = number.setdefault(after, len(states))
             if there == len(states):
                 states.append(after)
@@ -59,7 +63,7 @@ def search(world: World, rules: Rules, begin: Sequence[str] = (), *, most: int =
                 waiting.append(there)
             if not step.fault:
                 into[there].append(at)
-    if not world.damaged and not world.foreign and (stuck := _stuck(states, into, world)) is not None:
+    if not world.damaged and not world.foreign and (stuck := _stuck(states, into, world, refused)) is not None:
         return Found(len(states), "STUCK", [*begin, *_trace(before, stuck)])
     return Found(len(states))
 
@@ -98,9 +102,14 @@ def trace_of(rule: str) -> tuple[str, list[str]]:
     return fault, steps
 
 
-def _stuck(states: list[State], into: list[list[int]], world: World) -> int | None:
-    """Return the first state from which no drained one can be reached without another fault."""
+def _stuck(states: list[State], into: list[list[int]], world: World, refused: list[int]) -> int | None:
+    """Return the first state from which no drained one can be reached without another fault.
+
+    `refused`: states in which a process refuses, which is as good if the database went back.
+    """
     good = [drained(one, world) for one in states]
+    for at in refused if world.backs else ():
+        good[at] = True
     waiting = deque(at for at, is_good in enumerate(good) if is_good)
     while waiting:
         for at in into[waiting.popleft()]:

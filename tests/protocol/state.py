@@ -20,7 +20,8 @@ class World:
     combine: str = "alts"  # of several queues: "alts": a batch has messages of one; "zip": as many of each
     empty: bool = False  # a query that finds nothing at its start has a batch without messages; of one process only
     old_calls: bool = False  # those of Spark 4.0 and 4.1: no start for `latestOffset`, no question after a run
-    drivers: int = 1
+    queries: int = 1  # that read the queues at the same time, each with a checkpoint of its own
+    drivers: int = 1  # of all queries together: the first is of the first query, the second of the second one, …
     cut: bool = False  # each message is a partition: claimed, held, read and removed alone; a crash may come between
     ahead: bool = False  # the next batch is reserved while one is worked on
     crashes: int = 0  # of a driver
@@ -32,7 +33,9 @@ class World:
     fresh: int = 0  # new checkpoints
     failovers: int = 0  # publishes that are lost
     aged: int = 0  # notes of a consumer that are removed
+    backs: int = 0  # queues whose database goes back to a copy
     aborts: int = 0  # writes that fail, and are aborted
+    away: int = 0  # databases of the sink that cannot be read then
     databases: int = 1  # of the sink; with several, each run has other rows in each
     counting: bool = True  # whether tries are searched, too, where that is possible
 
@@ -42,13 +45,13 @@ class World:
         return (
             self.combine == "zip"
             and self.drivers == 1
-            and not (self.takers or self.ends or self.damaged or self.fresh)
+            and not (self.takers or self.ends or self.damaged or self.fresh or self.backs)
         )
 
     @property
     def counted(self) -> bool:
         """Whether it is searched for tries that no task has used. Where others take messages, they count them."""
-        quiet = not (self.takers or self.ends or self.damaged or self.fresh or self.foreign)
+        quiet = not (self.takers or self.ends or self.damaged or self.fresh or self.foreign or self.backs)
         return self.counting and self.drivers == 1 and quiet
 
     @property
@@ -70,6 +73,7 @@ class Step(NamedTuple):
 
 #: Steps after which a process has refused to go on: with a checkpoint that does not fit, and without its consumer.
 REFUSED, FENCED = "is refused", "is fenced"
+WENT_BACK = REFUSED + ": the database went back"
 
 
 class Tag(NamedTuple):
@@ -182,6 +186,7 @@ class Driver(NamedTuple):
     queue: int = 0
     planned: Offset | None = None  # with old calls: the end that `partitions` was given last
     fresh: bool = False  # whether this process has reserved `end`
+    removed: int = -1  # the epoch whose owner it has just removed
     tidied: int = 0  # how far it has looked for what earlier ones had reserved: two looks in each queue, or TIDIED
     rows: frozenset[int] = frozenset()
     attempt: int = -1
@@ -196,14 +201,25 @@ class Driver(NamedTuple):
         return self.step == "drain"
 
 
-FAULTS = ("crashes", "ends", "takers", "takeovers", "copies", "cuts", "fresh", "failovers", "aged", "aborts")
+class Copy(NamedTuple):
+    """What a copy of the queues' database has; each queue has a database of its own."""
+
+    messages: tuple[Where, ...]
+    notes: tuple[tuple[Note | None, ...], ...]
+    bound: tuple[tuple[int, ...], ...]
+
+
+FAULTS = (
+    "crashes", "ends", "takers", "takeovers", "copies", "cuts", "fresh", "failovers", "aged", "backs", "aborts",
+    "away",
+)  # fmt: skip
 
 
 class State(NamedTuple):
     """All that can change."""
 
     messages: tuple[Where, ...]
-    disk: Disk
+    disks: tuple[Disk, ...]  # the checkpoint of each query
     drivers: tuple[Driver | None, ...]
     notes: tuple[tuple[Note | None, ...], ...]  # by epoch and queue
     bound: tuple[tuple[int, ...], ...]  # by query and queue: the epoch that it reads, -1 if none yet
@@ -211,11 +227,25 @@ class State(NamedTuple):
     stages: frozenset[Stage]
     visible: tuple[int, ...]  # how often each message was written
     copy: Disk | None
+    backup: Copy | None
     seen: frozenset[int]  # messages that a task has read, where tries are counted
     tried: bool  # whether a try was counted of a message that no task has read
     faults: tuple[int, ...]  # how many of each may still happen, as in FAULTS
 
     # --- questions
+
+    @property
+    def disk(self) -> Disk:
+        """The checkpoint of the first query, to which operators do something."""
+        return self.disks[0]
+
+    def disk_of(self, place: int) -> Disk:
+        """Return the checkpoint of the process at this place."""
+        return self.disks[place % len(self.disks)]
+
+    def idle(self, query: int | None = None) -> bool:
+        """Return whether no process runs; `query`: on the checkpoint of that place."""
+        return not any(self.drivers if query is None else self.drivers[query :: len(self.disks)])
 
     def held(self, *tags: Tag) -> list[int]:
         """Return the messages that tags hold."""
@@ -254,7 +284,7 @@ class State(NamedTuple):
     def unused(self, epoch: int, queue: int) -> int:
         """Return a number that no process of the epoch has, as far as anything says: the real one just counts on."""
         tags = [one.tag for one in self.messages if isinstance(one, Held)]
-        for disk in filter(None, (self.disk, self.copy)):
+        for disk in filter(None, (*self.disks, self.copy)):
             tags += [tag for one in disk.offsets for tag in one.tags]
         for driver in filter(None, self.drivers):
             tags += [*driver.start.tags, *driver.end.tags]
@@ -274,6 +304,11 @@ class State(NamedTuple):
         return self.faults[FAULTS.index(fault)] > 0
 
     # --- changes
+
+    def with_disk(self, disk: Disk, place: int = 0) -> State:
+        """Return the state with another checkpoint for the process at this place."""
+        place %= len(self.disks)
+        return self._replace(disks=(*self.disks[:place], disk, *self.disks[place + 1 :]))
 
     def put(self, changed: dict[int, Where]) -> State:
         """Return the state with these messages elsewhere."""
@@ -295,10 +330,10 @@ class State(NamedTuple):
         bound = (*bound[:queue], epoch, *bound[queue + 1 :])
         return self._replace(bound=(*self.bound[:query], bound, *self.bound[query + 1 :]))
 
-    def decide(self, driver: Driver, attempt: int) -> State:
-        """Return the state in which the ledger has the batch of a process."""
+    def decide(self, key: int, driver: Driver, attempt: int) -> State:
+        """Return the state in which a ledger has the batch of a process."""
         ledger = Ledger(driver.batch, attempt, driver.rows)
-        return self._replace(ledgers=(*self.ledgers[: driver.query], ledger, *self.ledgers[driver.query + 1 :]))
+        return self._replace(ledgers=(*self.ledgers[:key], ledger, *self.ledgers[key + 1 :]))
 
     def show(self, rows: frozenset[int]) -> State:
         """Return the state in which these messages were written once more."""
@@ -327,14 +362,15 @@ def initial(world: World) -> State:
     """Return the state in which nothing has happened."""
     return State(
         messages=(LATER,) * world.messages,
-        disk=Disk(0),
+        disks=tuple(map(Disk, range(world.queries))),
         drivers=(None,) * world.drivers,
         notes=(),
-        bound=((-1,) * world.queues,),
-        ledgers=(Ledger(),) * world.databases,
+        bound=((-1,) * world.queues,) * world.queries,
+        ledgers=(Ledger(),) * max(world.databases, world.queries),
         stages=frozenset(),
         visible=(0,) * world.messages,
         copy=None,
+        backup=None,
         seen=frozenset(),
         tried=False,
         faults=tuple(getattr(world, name) for name in FAULTS),

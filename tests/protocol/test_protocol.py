@@ -9,12 +9,15 @@ import pytest
 from tests.protocol.rules import Rules
 from tests.protocol.search import follow, one_batch, search, steps_to, trace_of
 from tests.protocol.state import REFUSED, breach
-from tests.protocol.worlds import AFTER_ONE_BATCH, DAMAGED, LARGE, LEGITIMATE, WITHOUT, without
+from tests.protocol.worlds import AFTER_ONE_BATCH, DAMAGED, LARGE, LEGITIMATE, WENT_BACK, WITHOUT, without
 
 ALL = Rules()
 
 
-@pytest.mark.parametrize("world", [pytest.param(world, id=name) for name, world in (LEGITIMATE | DAMAGED).items()])
+SMALL = LEGITIMATE | DAMAGED | WENT_BACK
+
+
+@pytest.mark.parametrize("world", [pytest.param(world, id=name) for name, world in SMALL.items()])
 def test_the_rules_hold(world):
     found = search(world, ALL)
     assert not found.fault, str(found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from spark_queue import open_store
 from spark_queue.spark.read.batches import Batches
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.ownership import Ownership
+from spark_queue.stores.services.publishing import Publisher
 from tests.protocol.process import points
 from tests.protocol.real import follow
 from tests.protocol.scenarios import ALL_WORLDS, FEW, FILE, known, made, stored, written
@@ -28,6 +30,13 @@ def store(any_url: str) -> Iterator[Store]:
 
 
 @pytest.fixture
+def other(tmp_path: Path) -> Iterator[Store]:
+    """The second database of a sink."""
+    with open_store(f"sqlite:///{tmp_path}/other.db") as opened:
+        yield opened
+
+
+@pytest.fixture
 def name(store: Store) -> Iterator[str]:
     """The name of a queue that is dropped, with the one that a query writes to."""
     name = f"t{uuid.uuid4().hex[:16]}"
@@ -36,24 +45,24 @@ def name(store: Store) -> Iterator[str]:
         store.drop(queue)
 
 
-def follow_all(store: Store, name: str, chosen: slice) -> None:
+def follow_all(store: Store, other: Store, name: str, chosen: slice) -> None:
     """Follow scenarios to the end: there nothing is lost or doubled."""
     with points():
         scenarios = stored()
         for one, length in list(zip(scenarios, known(scenarios), strict=True))[chosen]:
-            state = follow(store, name, one, ALL_WORLDS[one.world], length)
+            state = follow(store, name, one, ALL_WORLDS[one.world], length, other)
             assert not breach(state, ALL_WORLDS[one.world])
 
 
 @pytest.mark.every_store
-def test_the_code_follows_the_model(store, name):
-    follow_all(store, name, slice(FEW))
+def test_the_code_follows_the_model(store, other, name):
+    follow_all(store, other, name, slice(FEW))
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("group", range(GROUPS))
-def test_the_code_follows_the_model_everywhere(store, name, group):
-    follow_all(store, name, slice(FEW + group, None, GROUPS))
+def test_the_code_follows_the_model_everywhere(store, other, name, group):
+    follow_all(store, other, name, slice(FEW + group, None, GROUPS))
 
 
 @pytest.mark.full
@@ -83,12 +92,14 @@ def nothing(*_: object, **__: object) -> int:
         (Store, "commit", "messages: |it ends: FencedError"),
         (Store, "renew", "messages: "),
         (Store, "publish", "visible: "),
-        (Store, "unstage", "query 0: "),
+        (Publisher, "_take", "ledger 1: "),
+        (Batches, "_check_committed_before", "is refused: the database went back, and holds an earlier batch: "),
+        (Store, "unstage", "ledger 0: "),
     ],
     ids=lambda one: one if isinstance(one, str) and one.isidentifier() else "",
 )
-def test_code_that_leaves_a_step_out_differs(sqlite_url, holder, method, said, monkeypatch):
+def test_code_that_leaves_a_step_out_differs(sqlite_url, other, holder, method, said, monkeypatch):
     """What is left out is noticed, at the step or where it matters."""
     monkeypatch.setattr(holder, method, nothing)
     with open_store(sqlite_url) as store, pytest.raises(Differs, match=said):
-        follow_all(store, "planted", slice(FEW))
+        follow_all(store, other, "planted", slice(FEW))

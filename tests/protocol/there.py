@@ -13,6 +13,7 @@ from spark_queue.stores.services.ledger import ledger_of
 from spark_queue.stores.services.owner import OWNER_NOTE, ConsumerState
 from spark_queue.stores.types import Note as Facts
 from spark_queue.stores.types import queue_note_key
+from tests.protocol.possible import AT_ONCE
 from tests.protocol.process import Checkpoint
 from tests.protocol.state import ELSEWHERE, FREE, GONE, LATER, Held, Ledger, Note, State, Tag, Where, World, of_queue
 
@@ -24,12 +25,14 @@ class Differs(AssertionError):
 class There:
     """The queues and the checkpoint of a scenario, and the names that things have in the code."""
 
-    def __init__(self, store: Store, name: str, world: World) -> None:
+    def __init__(self, store: Store, name: str, world: World, other: Store | None = None) -> None:
+        """`other`: the second database of the sink, if the world has two."""
         self.store, self.world = store, world
+        self.sinks = [store, other] if world.databases > 1 and other else [store]
         self.queues = [name, f"{name}.two"][: world.queues]
         self.out = f"{name}.out"
-        self.queries = [uuid.uuid4().hex]  #: by the number of the query in the model
-        self.disk = Checkpoint(self.queries[0])
+        self.queries = [uuid.uuid4().hex for _ in range(world.queries)]  #: by the number of the query in the model
+        self.disks = [Checkpoint(query) for query in self.queries]
         self.epochs: dict[int, str] = {}  #: consumers, by the number of their epoch
         self.numbers: dict[tuple[int, int, int], int] = {}  #: of processes, by epoch, queue and number in the model
         self.elsewhere: set[int] = set()  #: what another consumer has taken
@@ -41,8 +44,8 @@ class There:
 
     def check(self, state: State) -> None:
         """Compare all that is there with a state of the model. Raises `Differs`."""
-        told = state._replace(drivers=(), copy=None, faults=())
-        if told == self._checked or any(one and one.step == "bind" and one.queue for one in state.drivers):
+        told = state._replace(drivers=(), copy=None, backup=None, faults=())
+        if told == self._checked or any(one and one.step in AT_ONCE and one.queue for one in state.drivers):
             return  # the step was none of a database's; or the code takes it with the next one
         self._checked = told
         for what, (here, there) in self._facts(state).items():
@@ -52,24 +55,26 @@ class There:
     def _facts(self, state: State) -> dict[str, tuple[Any, Any]]:
         found: dict[str, tuple[Any, Any]] = {}
         found["messages"] = [self._where(one) for one in state.messages], self._messages(state)
-        seen = Counter(one.payload for one in _peeked(self.store, self.out))
+        seen = Counter(one.payload for store in self.sinks for one in _peeked(store, self.out))
         found["visible"] = list(state.visible), [seen[n] for n in range(self.world.messages)]
         notes = {key: one for queue in self.queues for key, one in self.store.notes(queue_note_key(queue)).items()}
         for epoch, its in enumerate(state.notes):
             for queue, note in enumerate(its):
                 found[f"note of epoch {epoch}{of_queue(queue)}"] = self._note(epoch, queue, note, notes)
-        for query, ledger in enumerate(state.ledgers):
-            found[f"query {query}"] = self._query(state, query, ledger)
+        for key, ledger in enumerate(state.ledgers):
+            found[f"ledger {key}"] = self._ledger(state, key, ledger)
+        for query in range(len(state.bound)):
             keys = [queue_note_key(queue, "query", f"{self.queries[query]}/") for queue in self.queues]
             reads = [notes[key].value["consumer"] if key in notes else None for key in keys]
             bound = [self.epochs[one] if one >= 0 else None for one in state.bound[query]]
             if self.world.combine == "zip":  # the code binds an input when it has read those before it
                 reads = [one or (bound[queue] if queue else None) for queue, one in enumerate(reads)]
             found[f"what query {query} reads"] = bound, reads
-        found["checkpoint"] = (
-            (self.queries[state.disk.query], len(state.disk.offsets), state.disk.finished),
-            (self.disk.query, len(self.disk.offsets), self.disk.finished),
-        )
+        for number, (disk, there) in enumerate(zip(state.disks, self.disks, strict=True)):
+            found[f"checkpoint {number}"] = (
+                (self.queries[disk.query], len(disk.offsets), disk.finished),
+                (there.query, len(there.offsets), there.finished),
+            )
         return found
 
     def _where(self, where: Where) -> str:
@@ -100,11 +105,13 @@ class There:
             has and (0 if removed else has.number, has.started and f"{self.epochs[epoch]}/{has.started}"),
         )
 
-    def _query(self, state: State, query: int, ledger: Ledger) -> tuple[Any, Any]:
-        sink = self.queries[query]
-        there = ledger_of(self.store, sink)
-        staged = Counter((int(one.stage.split("/")[1]), one.rows) for one in self.store.staged(sink))
-        wanted = Counter((one.batch, len(one.rows)) for one in state.stages if one.key == query and one.rows)
+    def _ledger(self, state: State, key: int, ledger: Ledger) -> tuple[Any, Any]:
+        """Compare the ledger and the stages of a query, or those in a database."""
+        several = self.world.databases > 1
+        store, sink = self.sinks[key if several else 0], self.queries[0 if several else key]
+        there = ledger_of(store, sink)
+        staged = Counter((int(one.stage.split("/")[1]), one.rows) for one in store.staged(sink))
+        wanted = Counter((one.batch, len(one.rows)) for one in state.stages if one.key == key and one.rows)
         return (ledger.batch, wanted), (there.batch if there else -1, staged)
 
 

@@ -19,7 +19,6 @@ LEGITIMATE = {
     "a publish is lost": World(crashes=2, failovers=1),
     "three messages": World(messages=3, most=2, crashes=1, ends=1, takers=1),
     "a takeover": World(drivers=2, takeovers=1, ends=1),
-    "a takeover, at least once": World(drivers=2, endless=False, takeovers=1, ends=1),
     "a takeover, files": World(drivers=2, sink="files", takeovers=1, ends=1),
     "calls of Spark 4.0": World(old_calls=True, crashes=1, ends=1, takers=1),
     "calls of Spark 4.0, at least once": World(old_calls=True, endless=False, crashes=1, ends=1),
@@ -41,7 +40,14 @@ LEGITIMATE = {
     "two databases, at least once": World(databases=2, most=2, endless=False, crashes=2),
     "two databases, three messages": World(messages=3, databases=2, most=2, crashes=1, aborts=1),
     "two databases, one loses a publish": World(databases=2, crashes=1, failovers=1),
+    "two databases, one is away": World(databases=2, most=2, crashes=1, aborts=1, away=1),
     "two databases, a takeover": World(databases=2, messages=2, most=2, drivers=2, takeovers=1),
+    "two queries": World(queries=2, drivers=2, crashes=1),
+    "two queries, three messages": World(messages=3, most=2, queries=2, drivers=2),
+    "two queries, a takeover": World(queries=2, drivers=2, takeovers=1),
+    "two queries, a new checkpoint": World(messages=1, queries=2, drivers=2, crashes=1, fresh=1),
+    "two queries of two queues": World(queries=2, queues=2, combine="zip", drivers=2, crashes=1),
+    "two queries of two queues, a takeover": World(queries=2, queues=2, combine="zip", drivers=2, takeovers=1),
     "a source of others": World(foreign=True, most=2, crashes=2),
     "a source of others, files": World(foreign=True, sink="files", most=2, crashes=2),
 }
@@ -74,8 +80,19 @@ DAMAGED = {
     "a source of others, a lost end": World(foreign=True, most=2, crashes=1, cuts=2),
 }
 
+#: The database of a queue goes back to a copy: a process refuses to go on, or all arrives once.
+WENT_BACK = {
+    "a database goes back": World(crashes=1, backs=1),
+    "a database goes back, batches of two": World(messages=3, most=2, crashes=1, backs=1),
+    "a database goes back, at least once": World(messages=3, endless=False, crashes=1, backs=1),
+    "a database goes back, files": World(messages=3, sink="files", crashes=1, backs=1),
+    "a database goes back, calls of Spark 4.0": World(old_calls=True, backs=1),
+    "one of two databases goes back": World(messages=4, queues=2, combine="zip", crashes=1, backs=1),
+}
+
 #: Searched by `make test-all` only.
 LARGE = {
+    "a takeover, at least once": World(drivers=2, endless=False, takeovers=1, ends=1),
     "a takeover, batches of two": World(drivers=2, most=2, takeovers=1, ends=1),
     "calls of Spark 4.0, a takeover": World(messages=1, old_calls=True, drivers=2, takeovers=1, ends=1),
     "calls of Spark 4.0, two crashes": World(old_calls=True, crashes=2, ends=1, takers=1),
@@ -94,6 +111,13 @@ LARGE = {
     "a takeover and a lost end, files": World(drivers=2, sink="files", takeovers=1, cuts=1, crashes=1),
     "three messages, batches of two": World(messages=3, most=2, crashes=2, ends=2, takers=1),
     "four messages, a copy, files": World(messages=4, most=2, sink="files", crashes=1, copies=1, ends=1),
+    "two queries, a crash, at least once": World(endless=False, queries=2, drivers=2, crashes=1),
+    "two queries of one of two queues": World(queries=2, queues=2, drivers=2, crashes=1),
+    "two queries, two messages, a new checkpoint": World(queries=2, drivers=2, crashes=1, fresh=1),
+    "two queries, a takeover and a crash": World(queries=2, drivers=2, takeovers=1, crashes=1),
+    "a database goes back, two crashes": World(messages=3, crashes=2, backs=1),
+    "a database goes back, calls of Spark 4.0, a crash": World(old_calls=True, crashes=1, backs=1),
+    "a database of one of two queues goes back": World(messages=4, queues=2, crashes=1, backs=1),
     "reserves ahead, batches of two": World(messages=3, most=2, ahead=True, crashes=1, ends=1),
 }
 
@@ -124,6 +148,10 @@ WITHOUT = {
     "coordinator": (World(databases=2, drivers=2, takeovers=1), "DOUBLED"),
     "own": (World(databases=2, crashes=1), "FALSE ALARM"),
     "asks_all": (World(databases=2, most=2, aborts=1), "FALSE ALARM"),
+    "away": (World(databases=2, most=2, aborts=1, away=1), "FALSE ALARM"),
+    "apart": (World(queries=2, drivers=2), "FALSE ALARM"),
+    "follows": (World(messages=3, crashes=1, backs=1), "DOUBLED"),
+    "behind": (World(crashes=1, backs=1), "DOUBLED"),
     "settled": (World(messages=3, queues=2, combine="zip", crashes=1, copies=1), "DOUBLED"),
     "late": (World(crashes=1), "LOST"),
     "decide": (World(crashes=1), "DOUBLED"),
