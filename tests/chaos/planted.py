@@ -14,6 +14,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.chaos.kinds import DATABASES, INPUTS
 from tests.services import SERVICES, service_urls
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -187,6 +188,27 @@ BUGS: dict[str, Bug] = {
         "failed=False, include_endless=False):\n",
         "failed=False):\n",
         "tests/spark/read/test_consumer.py::test_a_late_release_leaves_what_another_process_has_started",
+        worlds=True,
+    ),
+    "an abandoned epoch keeps what it has reserved": Bug(
+        "spark/read/abandoned.py",
+        "                released += self._give_back(held)\n",
+        "                released += 0\n",
+        "tests/spark/read/test_abandoned.py::"
+        "test_what_a_dead_process_had_reserved_before_its_first_batch_comes_again",
+        worlds=True,
+    ),
+    "each database decides alone": Bug(
+        "stores/services/publishing.py",
+        "            if ledgers.is_decided(batch, writer):\n"
+        "                break\n"
+        "            staged = {name: self._staged(name) for name in self._stores}\n"
+        "            took, again = self._complete(ledgers, staged)\n",
+        "            if all(one and one.batch >= batch for one in ledgers.found.values()):\n"
+        "                break\n"
+        "            staged = {name: self._staged(name) for name in self._stores}\n"
+        "            took, again = False, 0\n",
+        "tests/spark/write/test_several_databases.py::test_a_driver_that_dies_anywhere_loses_and_doubles_nothing",
         worlds=True,
     ),
     "commit without a fence": Bug(
@@ -710,6 +732,8 @@ AIMED = {
     "visible before the ledger": ["--victim", "sink"],
     "an older checkpoint goes on": ["--victim", "copy", "--victim", "lost"],
     "a sink that delivers at least once": ["--victim", "worker"],
+    "an abandoned epoch keeps what it has reserved": ["--store", f"sqlite {INPUTS}", "--kills", "3"],
+    "each database decides alone": ["--store", f"sqlite {DATABASES}", "--victim", "away", "--victim", "sink"],
 }
 
 #: What promises less, and has to fail as well.
