@@ -83,6 +83,8 @@ def main():
             )
         if arguments.victim == ["server"] and all(map(registered.embedded, pair)):
             parser.error(f"--victim server: {stores!r} has no server")
+        if {"executor", "node"}.intersection(arguments.victim or ()) and not KINDS[kind].cluster:
+            parser.error(f"--victim executor and node: {stores!r} has no cluster; see --store")
     results = []
     for stores in arguments.store or WORLDS:
         pair, _, kind = stores.partition(" ")

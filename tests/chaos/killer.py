@@ -52,7 +52,8 @@ class Killer:
 
     def __init__(self, world: World, kills: int, victims: Collection[str] | None):
         self._world, self._kills, self._result = world, kills, world.result
-        self._victims = victims or world.kind.victims
+        pack = {one: PACK[one] for one in victims} if victims else world.kind.victims
+        self._victims = {one: count for one, count in pack.items() if one != "server" or world.servers}
         self._rng = random.Random(f"killer {world.result.seed}")
         self._pack: list[str] = []
 
@@ -63,8 +64,7 @@ class Killer:
 
     def _deal(self):
         if not self._pack:
-            pack = [one for one, count in PACK.items() if one in self._victims for _ in range(count)]
-            self._pack = [one for one in pack if one != "server" or self._world.servers]
+            self._pack = [one for one, count in self._victims.items() for _ in range(count)]
             self._rng.shuffle(self._pack)
         victim = self._pack.pop()
         moment = "any"

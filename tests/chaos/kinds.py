@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-#: A pack of victims: it is shuffled, dealt, and shuffled again. Worlds of files have no servers in theirs.
+#: All victims, and how many of each are in a pack.
 PACK = {
     "worker": 4,  # a process that runs the transformation, or writes to the target
     "sink": 4,  # the one that commits a batch to the target
@@ -26,7 +26,8 @@ PACK = {
     "node": 2,  # a worker of the cluster, and its executor with it: back after at most a second
 }
 
-SPARKS = ("worker", "sink", "reader", "jvm", "tree")
+#: Those of a kind of worlds that need a world of its own.
+SPECIAL = ("first", "away", "executor", "node")
 
 #: What a world is called in which exchanges move the messages, or processors: a fork, and a join of what it makes.
 EXCHANGE, PROCESSORS = "exchange", "processors"
@@ -45,13 +46,14 @@ TWIN = "a.twin"
 class Kind:
     """What a world is like.
 
-    `program`: of programs.py, it moves the messages; `arguments` are more of it. `graph`: B has copies of some
+    `program`: of programs.py, it moves the messages; `arguments` are more of it. `victims`: a pack, which is
+    shuffled, dealt, and shuffled again; worlds of files have no servers in theirs. `graph`: B has copies of some
     messages, see `route_with_spark`. `twins`: each message has another half in queue TWIN. `scattered`: each message
     goes to queue B of one of two databases. `cluster`: executors run in processes of their own.
     """
 
     program: str = "move_with_spark"
-    victims: Collection[str] = (*SPARKS, "server", "consumer", "producer", "zombie", "standstill", "copy", "lost")
+    victims: Mapping[str, int] = field(default_factory=lambda: {one: PACK[one] for one in PACK if one not in SPECIAL})
     arguments: Mapping[str, Any] = field(default_factory=dict)
     graph: bool = False
     twins: bool = False
@@ -65,12 +67,16 @@ KINDS = {
     "": Kind(),
     EXCHANGE: Kind("route_with_spark", graph=True),
     PROCESSORS: Kind("process_with_spark", graph=True),
-    FIRST: Kind(victims=["first"], arguments={"source": {"maxTries": "1"}}),
+    FIRST: Kind(victims={"first": 1}, arguments={"source": {"maxTries": "1"}}),
     FIRST_LEAST: Kind(
-        victims=["first"], arguments={"source": {"maxTries": "1", "delivery": "at-least-once"}}, repeats=True
+        victims={"first": 1}, arguments={"source": {"maxTries": "1", "delivery": "at-least-once"}}, repeats=True
     ),
     # A push that fails may be in one of both queues: no server and no producer is killed.
-    INPUTS: Kind(victims=["first"], arguments={"source": {"maxTries": "1"}, "twin": TWIN}, twins=True),
-    DATABASES: Kind(victims=[*SPARKS, "zombie", "away"], arguments={"scattered": True}, scattered=True),
-    CLUSTER: Kind(victims=[*SPARKS, "executor", "node"], cluster=True),
+    INPUTS: Kind(victims={"first": 1}, arguments={"source": {"maxTries": "1"}, "twin": TWIN}, twins=True),
+    DATABASES: Kind(
+        victims={"away": 4, "sink": 3, "tree": 2, "jvm": 1, "worker": 1, "zombie": 1},
+        arguments={"scattered": True},
+        scattered=True,
+    ),
+    CLUSTER: Kind(victims={"executor": 2, "node": 1, "jvm": 1, "tree": 1}, cluster=True),
 }
