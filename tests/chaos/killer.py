@@ -37,7 +37,7 @@ BUSY = {
     "reader": ("reserved", "planned", "finished"),
     "executor": ("planned", "staged"),
     "node": ("planned", "staged"),
-    "away": ("staged", "between"),
+    "away": ("between",),
 }
 
 #: What strikes a driver, its checkpoint or a database, by victim.

@@ -8,8 +8,8 @@ from contextlib import closing, contextmanager
 
 from tests.chaos.processes import told
 
-#: Seconds after which a database comes back though no batch has failed.
-LONGEST = 15.0
+#: Seconds after which a database comes back though no batch has failed. A query waits 10 s for a locked file.
+LONGEST = 40.0
 
 
 @contextmanager
@@ -30,13 +30,18 @@ def away(world, url):
 
 
 def take_away(world, which, late):
-    """Take a database of the sink away until a batch has failed: that whose ledger is behind, if one is."""
+    """Take a database of the sink away until a batch has failed: that whose ledger is behind, if one is.
+
+    Return whether a batch has failed.
+    """
     ledgers = world.ledgers()
     behind = [store for store, batch in zip(world.outputs, ledgers, strict=True) if batch < max(ledgers)]
     some = behind or world.outputs
     tries, end = _tries(world), time.monotonic() + LONGEST
     with away(world, some[int(which * len(some))].url):
         world.until(lambda: _tries(world) > tries or time.monotonic() > end, "a batch that fails")
+    world.say(f"away: {'one of two ledgers had' if behind else 'both ledgers had, or none,'} batch {max(ledgers)}")
+    return _tries(world) > tries
 
 
 def _tries(world):

@@ -112,8 +112,8 @@ def _judge_consumers(world, committed):
 def _judge_the_rest(world):
     """Nothing is left behind: no message, no reservation, no stage; and all logs end with the same batch."""
     wrong = world.result.wrong
-    for store, queue in world.inputs:
-        if letters := store.sizes(f"{queue}.dead").total:
+    for queue, letters in world.dead_letters().items():
+        if letters:
             wrong.append(f"dead letters of {queue}, though no task has failed: {letters}")
     for store, queue in [*world.inputs, (world.store_a, "a.tens"), *((store, "b") for store in world.outputs)]:
         if (sizes := store.sizes(queue)).total:
