@@ -18,7 +18,18 @@ from pathlib import Path
 
 from tests import registered
 from tests.chaos.killer import live
-from tests.chaos.kinds import CLUSTER, DATABASES, EXCHANGE, FIRST, FIRST_LEAST, INPUTS, KINDS, PACK, PROCESSORS
+from tests.chaos.kinds import (
+    CLUSTER,
+    DATABASES,
+    EXCHANGE,
+    FIRST,
+    FIRST_LEAST,
+    INPUTS,
+    KINDS,
+    PACK,
+    PROCESSORS,
+    SPECIAL,
+)
 from tests.chaos.world import World
 
 #: Each store alone, and each as the source of another one; a graph moves the messages in two of both kinds. The other
@@ -45,7 +56,7 @@ def say(text):
 
 def main():
     parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
-    parser.add_argument("--kills", type=int, default=300, help="in each world (default 300)")
+    parser.add_argument("--kills", type=int, help=f"in each world (default 300; 100 with {', '.join(SPECIAL)})")
     parser.add_argument(
         "--store", action="append", metavar="WORLD",
         help=f"a store, or source-target, and perhaps the kind of world ({', '.join(filter(None, KINDS))}); may be "
@@ -94,7 +105,7 @@ def main():
         servers = {"aof": arguments.aof, "options": arguments.mongodb}
         how = {"kind": kind, "buckets": arguments.buckets, "sink": sink, **servers}
         world = World(source, target or source, seed, folder, say=say, **how)
-        result = live(world, arguments.kills, arguments.victim)
+        result = live(world, arguments.kills or KINDS[kind].kills, arguments.victim)
         results.append(result)
         say(str(result))
         if arguments.json:

@@ -61,6 +61,11 @@ class Kind:
     cluster: bool = False
     repeats: bool = False  #: whether messages may come out twice
 
+    @property
+    def kills(self) -> int:
+        """How many kills are enough: fewer where each of them is aimed at the same few moments."""
+        return 100 if self.victims.keys() & set(SPECIAL) else 300
+
 
 # With one try, a message whose lease ends before any task has seen it would be a dead letter.
 KINDS = {

@@ -34,8 +34,8 @@ EMBEDDED, SERVED = registered.schemes(server=False), registered.schemes(server=T
         pytest.param([*EMBEDDED[:1], SERVED[0]], PROCESSORS, 0, 10, KILLED, id="join-fork", marks=pytest.mark.full),
         pytest.param(EMBEDDED[:1], "", 0, 4, CHANGED, id="checkpoints", marks=pytest.mark.full),
         *(pytest.param(EMBEDDED[:1], kind, 0, 2, None, id=kind, marks=pytest.mark.full) for kind in NEW_CHECKPOINTS),
-        pytest.param([*EMBEDDED[:1], SERVED[-1]], DATABASES, 0, 6, None, id=DATABASES, marks=pytest.mark.full),
-        pytest.param(EMBEDDED[:1], CLUSTER, 0, 6, None, id=CLUSTER, marks=pytest.mark.full),
+        pytest.param([*EMBEDDED[:1], SERVED[-1]], DATABASES, 0, 4, None, id=DATABASES, marks=pytest.mark.full),
+        pytest.param(EMBEDDED[:1], CLUSTER, 0, 5, None, id=CLUSTER, marks=pytest.mark.full),
     ],
 )
 def test_every_message_comes_out_exactly_once_whatever_is_killed(
