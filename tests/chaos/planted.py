@@ -45,9 +45,9 @@ BUGS: dict[str, Bug] = {
         worlds=True,
     ),
     "visible before the ledger": Bug(
-        "stores/services/ledger.py",
-        "        if store.set_note(LEDGER_PREFIX + sink, value",
-        "        store.publish(stages)\n        if store.set_note(LEDGER_PREFIX + sink, value",
+        "stores/services/publishing.py",
+        "        replaced = self._stores[name].set_note(",
+        "        self._stores[name].publish(value['stages'])\n        replaced = self._stores[name].set_note(",
         "tests/spark/write/test_publish.py::test_nothing_is_visible_before_the_ledger_has_decided",
         worlds=True,
     ),
@@ -58,38 +58,38 @@ BUGS: dict[str, Bug] = {
         "tests/spark/read/test_consumer.py::test_a_consumer_that_was_taken_over_commits_nothing",
     ),
     "ledger, and never published again": Bug(
-        "stores/services/ledger.py",
-        "                winners = found.stages\n",
-        "                return 0\n",
+        "stores/services/publishing.py",
+        "            if ledgers.is_decided(batch, writer):\n                break\n            staged",
+        "            if ledgers.is_decided(batch, writer):\n                return 0\n            staged",
         "tests/spark/write/test_publish.py::test_a_driver_that_died_after_its_decision_is_finished_by_the_next",
         worlds=True,
     ),
     "rows that come again are not compared": Bug(
-        "stores/services/ledger.py",
-        "                _check_rows(store, found, hashes, writer)\n",
+        "stores/services/publishing.py",
+        "            self._check_rows(ledgers, decided, hashes, writer)\n",
         "",
         "tests/spark/write/test_replay_check.py::test_a_batch_that_comes_again_with_other_rows_is_refused",
     ),
     "all attempts win": Bug(
         "spark/write/publish.py",
-        "                rows, writer = sum(stages.values())",
-        "                there = stores[ns].staged(f'{sink}/{number}')\n"
-        "                stages = {name: sum(one.rows for one in there if one.stage == name)\n"
-        "                          for name in {one.stage for one in there}}\n"
-        "                rows, writer = sum(stages.values())",
+        '            hashes = b"".join(one.hashes for one in tasks) if self._compares_rows else None\n',
+        '            hashes = b"".join(one.hashes for one in tasks) if self._compares_rows else None\n'
+        "            there = {ns: primary[ns].staged(f'{sink}/{number}') for ns in primary}\n"
+        "            rows = {ns: sum(one.rows for one in there[ns]) for ns in primary}\n"
+        "            stages = sorted({one.stage for ns in primary for one in there[ns]})\n",
         "tests/spark/write/test_publish.py::test_of_the_attempts_of_a_task_the_one_that_won_counts",
         worlds=True,
     ),
     "what was decided is not completed": Bug(
-        "stores/services/ledger.py",
-        "            republished += store.publish(found.stages)",
-        "            republished += 0",
+        "stores/services/publishing.py",
+        "                published += self._stores[name].publish(one.stages)  # the",
+        "                published += 0  # the",
         "tests/spark/write/test_publish.py::test_a_lost_publish_is_made_up_for_before_the_next_batch",
     ),
     "what the ledger names is discarded": Bug(
-        "stores/services/ledger.py",
-        ", keep=winners)",
-        ")",
+        "stores/services/publishing.py",
+        "self._discard(name, decided.batch, decided.stages)",
+        "self._discard(name, decided.batch)",
         "tests/spark/write/test_publish.py::test_a_lost_publish_is_made_up_for_before_the_next_batch",
     ),
     "all queries of an application share its ledger": Bug(
@@ -99,9 +99,9 @@ BUGS: dict[str, Bug] = {
         "tests/spark/write/test_publish.py::test_a_query_with_a_new_checkpoint_writes_with_the_same_application",
     ),
     "losing attempts are not swept": Bug(
-        "stores/services/ledger.py",
-        "        if number <= batch:\n            store.unstage(",
-        "        if number < 0:\n            store.unstage(",
+        "stores/services/publishing.py",
+        "            if number <= batch:\n",
+        "            if number < 0:\n",
         "tests/spark/write/test_publish.py::test_stages_of_dead_attempts_and_earlier_runs_are_swept",
         worlds=True,
     ),
@@ -147,7 +147,9 @@ BUGS: dict[str, Bug] = {
     ),
     "an older checkpoint goes on": Bug(
         "stores/services/ownership.py",
-        "            self._check_age(batch, standing.started)\n            return standing\n",
+        "            self._check_age(batch, standing.started)\n"
+        "            self._check_follows(batch, standing.started)\n"
+        "            return standing\n",
         "            return replace(standing, started=batch if batch.by else standing.started)\n",
         "tests/spark/read/test_consumer.py::test_an_older_checkpoint_is_refused_before_anything_changes",
         worlds=True,
@@ -514,7 +516,7 @@ BUGS: dict[str, Bug] = {
     ),
     "a removed exchange keeps what it has reserved": Bug(
         "runner/shared_graph.py",
-        "                    self._settle(store.url, queue, consumer, urls)",
+        "                    self._settle(store.url, place.queue, consumer, urls, written)",
         "                    pass",
         "tests/runner/test_shared_graph.py::test_a_removed_exchange_holds_nothing_and_has_doubled_nothing",
     ),
