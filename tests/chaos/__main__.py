@@ -17,12 +17,28 @@ from collections import Counter
 from pathlib import Path
 
 from tests import registered
-from tests.chaos.killer import PACK, live
-from tests.chaos.world import EXCHANGE, MOVERS, PROCESSORS, World
+from tests.chaos.killer import live
+from tests.chaos.kinds import (
+    CLUSTER,
+    DATABASES,
+    EXCHANGE,
+    FIRST,
+    FIRST_LEAST,
+    INPUTS,
+    KINDS,
+    PACK,
+    PROCESSORS,
+    SPECIAL,
+)
+from tests.chaos.world import World
 
-#: Each store alone, and each as the source of another one; a graph moves the messages in two of both kinds.
+#: Each store alone, and each as the source of another one; a graph moves the messages in two of both kinds. The other
+#: kinds are on each store.
 WORLDS = [*registered.schemes(), *(f"{source}-{target}" for source, target in registered.pairs() if source != target)]
 WORLDS += [f"{one} {mover}" for mover in (EXCHANGE, PROCESSORS) for one in (WORLDS[0], WORLDS[-2])]
+WORLDS += [f"{one} {kind}" for kind in (FIRST, FIRST_LEAST, INPUTS) for one in registered.schemes()]
+WORLDS += [f"{source}-{target} {DATABASES}" for source, target in registered.pairs()]
+WORLDS += [f"{one} {CLUSTER}" for one in registered.schemes()]
 
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 
@@ -40,14 +56,14 @@ def say(text):
 
 def main():
     parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
-    parser.add_argument("--kills", type=int, default=300, help="in each world (default 300)")
+    parser.add_argument("--kills", type=int, help=f"in each world (default 300; 100 with {', '.join(SPECIAL)})")
     parser.add_argument(
         "--store", action="append", metavar="WORLD",
-        help=f"a store, or source-target, and perhaps '{EXCHANGE}' or '{PROCESSORS}', which move, not a query; "
-        f"may be repeated (default: {', '.join(WORLDS)})",
+        help=f"a store, or source-target, and perhaps the kind of world ({', '.join(filter(None, KINDS))}); may be "
+        f"repeated (default: {', '.join(WORLDS)})",
     )  # fmt: skip
     parser.add_argument(
-        "--victim", action="append", choices=list(PACK), help="kill only this kind (repeatable; default: all)"
+        "--victim", action="append", choices=list(PACK), help="kill only this (repeatable; default: all of the world)"
     )
     parser.add_argument("--buckets", type=int, default=0, metavar="N", help="keep messages in buckets of N")
     parser.add_argument("--seed", type=int, help="repeats a plan (default: SPARK_QUEUE_CHAOS_SEED, or any)")
@@ -66,9 +82,11 @@ def main():
         seed = int(os.environ.get("SPARK_QUEUE_CHAOS_SEED") or random.randrange(10**6))
     sink = dict(one.split("=", 1) for one in arguments.sink)
     for stores in arguments.store or WORLDS:
-        mover = stores.partition(" ")[2]
-        if mover not in MOVERS or (mover and sink):
-            parser.error(f"--store {stores!r}: after the stores there may be {EXCHANGE!r}, {PROCESSORS!r}; no --sink")
+        kind = stores.partition(" ")[2]
+        if kind not in KINDS:
+            parser.error(f"--store {stores!r}: after the stores there may be {', '.join(filter(None, KINDS))}")
+        if sink and KINDS[kind].graph:
+            parser.error(f"--store {stores!r}: no --sink, which is that of a query")
         pair = stores.partition(" ")[0].split("-")
         if unknown := set(pair) - set(registered.schemes()):
             parser.error(
@@ -76,16 +94,18 @@ def main():
             )
         if arguments.victim == ["server"] and all(map(registered.embedded, pair)):
             parser.error(f"--victim server: {stores!r} has no server")
+        if {"executor", "node"}.intersection(arguments.victim or ()) and not KINDS[kind].cluster:
+            parser.error(f"--victim executor and node: {stores!r} has no cluster; see --store")
     results = []
     for stores in arguments.store or WORLDS:
-        pair, _, mover = stores.partition(" ")
+        pair, _, kind = stores.partition(" ")
         source, _, target = pair.partition("-")
         folder = Path(tempfile.mkdtemp(prefix="spark_queue-chaos-"))
         say(f"world {stores}, SPARK_QUEUE_CHAOS_SEED={seed}, {folder}")
         servers = {"aof": arguments.aof, "options": arguments.mongodb}
-        how = {"mover": mover, "buckets": arguments.buckets, "sink": sink, **servers}
+        how = {"kind": kind, "buckets": arguments.buckets, "sink": sink, **servers}
         world = World(source, target or source, seed, folder, say=say, **how)
-        result = live(world, arguments.kills, arguments.victim or PACK)
+        result = live(world, arguments.kills or KINDS[kind].kills, arguments.victim)
         results.append(result)
         say(str(result))
         if arguments.json:

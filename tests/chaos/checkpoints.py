@@ -1,4 +1,4 @@
-"""What happens to checkpoints, and to drivers that stand still; what an operator does about it.
+"""What happens to checkpoints, new ones too, and to drivers that stand still; what an operator does about it.
 
 A copy of a checkpoint that is restored, or one that has lost its newest files, either goes on or is refused. Then
 the operator does what the error says: `spark-queue recover`, and a new checkpoint. Nothing else may happen.
@@ -6,19 +6,26 @@ the operator does what the error says: `spark-queue recover`, and a new checkpoi
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
 
-from tests.chaos.processes import ROOT, descendants, kill_tree
+from tests.chaos.processes import ROOT, descendants, kill_tree, send
+from tests.chaos.spark_processes import spark_processes
 
 #: What the error of a refused checkpoint says to do.
 REMEDY = re.compile(r"spark-queue recover URL (\S+) (\S+) --sink URL")
 
 #: How many batches older a copy is than the checkpoint that it replaces, at most; how many files get lost.
 OLDER, LOST = 3, 2
+
+#: What is killed while it reserves its first batch, and how many seconds after a first message is reserved, at most.
+FIRST, FIRST_DELAY = ("reader", "jvm", "tree"), 0.02
 
 
 def restore_a_copy(world, which, late):
@@ -76,17 +83,55 @@ def _start_again(world, kind, what):
         if world.driver.running:
             world.driver.kill(kill_tree)
         world.driver.killed = True
-        world.say(f"refused; recovered: {_recover(world, queue, consumer)}")
+        world.say(f"refused; recovered: {_recover(world, world.url_a, queue, consumer)}")
         world.abandon_checkpoint()
         world.result.checkpoints[f"{kind} refused"] += 1
     world.until(lambda: world.last("commits") >= 0, "a batch of the new checkpoint")
 
 
-def _recover(world, queue, consumer):
+def kill_in_first_reserve(world, which, late):
+    """Begin a new checkpoint, and kill the driver while it reserves its first batch.
+
+    Return whether it was killed before its first offset was in Spark's log.
+    """
+    world.driver.kill(kill_tree)
+    consumer = _consumer(world)
+    for store, queue in world.inputs:
+        _recover(world, store.url, queue, consumer)
+    world.abandon_checkpoint()
+    world.say("a new checkpoint")
+    victim = FIRST[int(which * len(FIRST))]
+    world.until(lambda: spark_processes(world, "reader"), "a reader", pause=0.02)
+    pids = {one: spark_processes(world, one) for one in FIRST}
+    # Whatever is reserved is of the new driver: nothing else is left.
+    world.until(lambda: world.store_a.reservations("a"), "a first message that is reserved", pause=0.001)
+    time.sleep(late * FIRST_DELAY)
+    if victim == "tree":
+        for one in (*pids["reader"], *pids["jvm"]):
+            send(one, signal.SIGSTOP)
+        world.driver.kill(kill_tree)
+    else:
+        world.driver.killed = victim == "jvm"  # its Python ends by itself then
+        for one in pids[victim]:
+            send(one, signal.SIGKILL)
+    hit = world.last("offsets") < 0
+    world.say(f"killed {victim} {'before' if hit else 'after'} the first offset")
+    world.result.checkpoints[f"killed {'before' if hit else 'after'} the first offset"] += 1
+    world.until(lambda: world.last("commits") >= 0, "a batch of the new checkpoint")
+    return hit
+
+
+def _consumer(world):
+    """The consumer of the query, by Spark's log of offsets."""
+    offset = world.checkpoint / "offsets" / str(world.last("offsets"))
+    return json.loads(offset.read_text().splitlines()[-1])["consumer"]
+
+
+def _recover(world, url, queue, consumer):
     """Do what the error says, as soon as no process counts as running the query."""
-    command = [sys.executable, "-m", "spark_queue.cli", "recover", world.url_a, queue, consumer]
-    for url in dict.fromkeys([world.url_b, world.url_a]) if world.mover else [world.url_b]:
-        command += ["--sink", url]
+    command = [sys.executable, "-m", "spark_queue.cli", "recover", url, queue, consumer]
+    for sink in world.sinks:
+        command += ["--sink", sink]
     command.append("--yes")
     said = []
 
@@ -112,4 +157,9 @@ def _copy(checkpoint, copy):
 
 
 #: How a kind of victim is struck.
-STRIKES = {"copy": restore_a_copy, "lost": lose_files, "standstill": stand_still}
+STRIKES = {
+    "copy": restore_a_copy,
+    "lost": lose_files,
+    "standstill": stand_still,
+    "first": kill_in_first_reserve,
+}

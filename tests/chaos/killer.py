@@ -11,38 +11,12 @@ import signal
 import time
 from collections.abc import Collection
 
-from tests.chaos.checkpoints import STRIKES
-from tests.chaos.processes import alive, descendants, kill_tree, send
+from tests.chaos import checkpoints, outages
+from tests.chaos.kinds import PACK
+from tests.chaos.processes import alive, kill_tree, send
+from tests.chaos.spark_processes import SPARK, spark_processes
 from tests.chaos.verdict import count, judge
 from tests.chaos.world import Result, Unmoved, World
-
-#: A pack of victims: it is shuffled, dealt, and shuffled again. Worlds of files have no servers in theirs.
-PACK = {
-    "worker": 4,  # a process that runs the transformation, or writes to the target
-    "sink": 4,  # the one that commits a batch to the target
-    "reader": 4,  # the one that reserves and commits in the source
-    "server": 3,  # mongod, redis-server: back after at most a second
-    "consumer": 2,
-    "producer": 1,
-    "jvm": 1,  # Spark's driver
-    "tree": 1,  # all of that at once
-    "zombie": 1,  # the driver, while its reader or sink stands still; that goes on when another driver is at work
-    "standstill": 1,  # nothing is killed: the driver stands still as a whole, and goes on beside another one
-    "copy": 1,  # the checkpoint: an older copy is restored
-    "lost": 1,  # its newest files
-}
-
-#: What tells the processes of Spark by their command lines.
-JVM = "org.apache.spark.deploy.SparkSubmit"
-SPARK = {
-    "jvm": JVM,
-    "tree": JVM,
-    "reader": "python_streaming_source_runner",
-    "sink": "python_streaming_sink_runner",
-    "worker": "pyspark.daemon pyspark.worker",
-}
-
-FORKED = ("sink", "worker")
 
 #: The moments at which Spark's processes and servers are killed, by how often, and ms between that and the kill.
 #: `None` stands for anything up to the time that a batch usually takes.
@@ -51,12 +25,23 @@ MOMENTS = {
     "planned": (5, None),  # its offset is in Spark's log
     "staged": (5, 400),  # some of its output is staged; what decides on it follows within that time
     "decided": (6, 30),  # the ledger names it; perhaps it is not published yet
+    "between": (6, 30),  # the ledger of one database names it, and that of another does not
     "finished": (3, 30),  # Spark's log has its end; perhaps the source has not committed it yet
     "any": (1, 2_000),
 }
 
 #: Those at which a process has something to do; the others of Spark's, and the servers, have at all of them.
-BUSY = {"worker": ("planned", "staged"), "sink": ("staged", "decided"), "reader": ("reserved", "planned", "finished")}
+BUSY = {
+    "worker": ("planned", "staged"),
+    "sink": ("staged", "decided", "between"),
+    "reader": ("reserved", "planned", "finished"),
+    "executor": ("planned", "staged"),
+    "node": ("planned", "staged"),
+    "away": ("between",),
+}
+
+#: What strikes a driver, its checkpoint or a database, by victim.
+STRIKES = checkpoints.STRIKES | outages.STRIKES
 
 #: Those at which what stands still, a process or a whole driver, has most to do wrong.
 ZOMBIES = {"reader": "reserved", "sink": "staged"}
@@ -65,8 +50,10 @@ ZOMBIES = {"reader": "reserved", "sink": "staged"}
 class Killer:
     """Goes about in a world."""
 
-    def __init__(self, world: World, kills: int, victims: Collection[str]):
-        self._world, self._kills, self._victims, self._result = world, kills, victims, world.result
+    def __init__(self, world: World, kills: int, victims: Collection[str] | None):
+        self._world, self._kills, self._result = world, kills, world.result
+        pack = {one: PACK[one] for one in victims} if victims else world.kind.victims
+        self._victims = {one: count for one, count in pack.items() if one != "server" or world.servers}
         self._rng = random.Random(f"killer {world.result.seed}")
         self._pack: list[str] = []
 
@@ -77,13 +64,12 @@ class Killer:
 
     def _deal(self):
         if not self._pack:
-            pack = [one for one, count in PACK.items() if one in self._victims for _ in range(count)]
-            self._pack = [one for one in pack if one != "server" or self._world.servers]
+            self._pack = [one for one, count in self._victims.items() for _ in range(count)]
             self._rng.shuffle(self._pack)
         victim = self._pack.pop()
         moment = "any"
         if victim not in ("consumer", "producer"):
-            moments = BUSY.get(victim, tuple(MOMENTS))
+            moments = [one for one in BUSY.get(victim, MOMENTS) if one != "between" or self._world.kind.scattered]
             (moment,) = self._rng.choices(moments, [MOMENTS[one][0] for one in moments])
         early, which, late = (self._rng.random() for _ in range(3))
         if victim in ("zombie", "standstill"):
@@ -114,6 +100,7 @@ class Killer:
             "planned": lambda: world.last("offsets"),
             "staged": self._staged,
             "decided": world.decided,
+            "between": self._between,
             "finished": lambda: world.last("commits"),
         }.get(moment)
         if seen is not None:
@@ -129,6 +116,10 @@ class Killer:
         staged = self._world.store_b.staged(sink) if sink else []
         return max((int(one.stage.split("/")[1]) for one in staged), default=self._world.decided())
 
+    def _between(self):
+        ledgers = self._world.ledgers()
+        return max(ledgers) if len(set(ledgers)) > 1 else -1
+
     def _aim(self, victim, which, late):
         """What kills, and gives whether there was still something to kill; `None` if there is nothing just now."""
         world = self._world
@@ -139,27 +130,20 @@ class Killer:
         if victim in STRIKES:
             return self._aim_at_driver(victim, which, late)
         some = {"server": world.servers, "producer": world.producers, "consumer": world.consumers + world.rivals}
+        some |= {"node": world.nodes}
         one = _one_of(some[victim], which)
 
         def strike():
             one.kill()
-            if victim == "server":
+            if victim in ("server", "node"):
                 time.sleep(late)
                 one.start()
             return True
 
         return strike
 
-    def _of_spark(self, victim):
-        """The processes of Spark that are meant: not the daemons, but what they have forked."""
-        driver = self._world.driver
-        below = descendants(driver.process.pid) if driver.running and not driver.killed else {}
-        self._world.strays |= below
-        found = sorted(pid for pid, command in below.items() if SPARK[victim] in command)
-        return sorted({child for pid in found for child in descendants(pid)}) if victim in FORKED else found
-
     def _aim_at_spark(self, victim, which):
-        pids, driver = self._of_spark(victim), self._world.driver
+        pids, driver = spark_processes(self._world, victim), self._world.driver
         if not pids:
             return None
         pid = _one_of(pids, which)
@@ -179,7 +163,7 @@ class Killer:
 
     def _aim_at_driver(self, victim, which, late):
         world = self._world
-        if not self._of_spark("jvm") or world.last("commits") < 2:  # a new checkpoint has to come on first
+        if not spark_processes(world, "jvm") or world.last("commits") < 2:  # a new checkpoint has to come on first
             return None
         if victim != "standstill" and world.has_former:  # what it writes beside the damage, Spark itself refuses
             return None
@@ -187,14 +171,13 @@ class Killer:
         def strike():
             if not world.driver.running:
                 return False
-            STRIKES[victim](world, which, late)
-            return True
+            return STRIKES[victim](world, which, late) is not False
 
         return strike
 
     def _aim_at_zombie(self, victim, late):
         world = self._world
-        pids, jvms = self._of_spark(victim), self._of_spark("jvm")
+        pids, jvms = spark_processes(world, victim), spark_processes(world, "jvm")
         if not pids or not jvms:
             return None
 
@@ -216,8 +199,8 @@ def _one_of(some, which):
     return list(some)[int(which * len(some))]
 
 
-def live(world: World, kills: int, victims: Collection[str] = PACK) -> Result:
-    """Let a world live until so many kills have hit, come to rest, and be judged."""
+def live(world: World, kills: int, victims: Collection[str] | None = None) -> Result:
+    """Let a world live until so many kills have hit, come to rest, and be judged. `victims`: else of its kind."""
     try:
         Killer(world, kills, victims).go_about()
         world.come_to_rest()

@@ -14,6 +14,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.chaos.kinds import DATABASES, INPUTS
 from tests.services import SERVICES, service_urls
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,9 +45,9 @@ BUGS: dict[str, Bug] = {
         worlds=True,
     ),
     "visible before the ledger": Bug(
-        "stores/services/ledger.py",
-        "        if store.set_note(LEDGER_PREFIX + sink, value",
-        "        store.publish(stages)\n        if store.set_note(LEDGER_PREFIX + sink, value",
+        "stores/services/publishing.py",
+        "        replaced = self._stores[name].set_note(",
+        "        self._stores[name].publish(value['stages'])\n        replaced = self._stores[name].set_note(",
         "tests/spark/write/test_publish.py::test_nothing_is_visible_before_the_ledger_has_decided",
         worlds=True,
     ),
@@ -57,38 +58,38 @@ BUGS: dict[str, Bug] = {
         "tests/spark/read/test_consumer.py::test_a_consumer_that_was_taken_over_commits_nothing",
     ),
     "ledger, and never published again": Bug(
-        "stores/services/ledger.py",
-        "                winners = found.stages\n",
-        "                return 0\n",
+        "stores/services/publishing.py",
+        "            if ledgers.is_decided(batch, writer):\n                break\n            staged",
+        "            if ledgers.is_decided(batch, writer):\n                return 0\n            staged",
         "tests/spark/write/test_publish.py::test_a_driver_that_died_after_its_decision_is_finished_by_the_next",
         worlds=True,
     ),
     "rows that come again are not compared": Bug(
-        "stores/services/ledger.py",
-        "                _check_rows(store, found, hashes, writer)\n",
+        "stores/services/publishing.py",
+        "            self._check_rows(ledgers, decided, hashes, writer)\n",
         "",
         "tests/spark/write/test_replay_check.py::test_a_batch_that_comes_again_with_other_rows_is_refused",
     ),
     "all attempts win": Bug(
         "spark/write/publish.py",
-        "                rows, writer = sum(stages.values())",
-        "                there = stores[ns].staged(f'{sink}/{number}')\n"
-        "                stages = {name: sum(one.rows for one in there if one.stage == name)\n"
-        "                          for name in {one.stage for one in there}}\n"
-        "                rows, writer = sum(stages.values())",
+        '            hashes = b"".join(one.hashes for one in tasks) if self._compares_rows else None\n',
+        '            hashes = b"".join(one.hashes for one in tasks) if self._compares_rows else None\n'
+        "            there = {ns: primary[ns].staged(f'{sink}/{number}') for ns in primary}\n"
+        "            rows = {ns: sum(one.rows for one in there[ns]) for ns in primary}\n"
+        "            stages = sorted({one.stage for ns in primary for one in there[ns]})\n",
         "tests/spark/write/test_publish.py::test_of_the_attempts_of_a_task_the_one_that_won_counts",
         worlds=True,
     ),
     "what was decided is not completed": Bug(
-        "stores/services/ledger.py",
-        "            republished += store.publish(found.stages)",
-        "            republished += 0",
+        "stores/services/publishing.py",
+        "                published += self._stores[name].publish(one.stages)  # the",
+        "                published += 0  # the",
         "tests/spark/write/test_publish.py::test_a_lost_publish_is_made_up_for_before_the_next_batch",
     ),
     "what the ledger names is discarded": Bug(
-        "stores/services/ledger.py",
-        ", keep=winners)",
-        ")",
+        "stores/services/publishing.py",
+        "self._discard(name, decided.batch, decided.stages)",
+        "self._discard(name, decided.batch)",
         "tests/spark/write/test_publish.py::test_a_lost_publish_is_made_up_for_before_the_next_batch",
     ),
     "all queries of an application share its ledger": Bug(
@@ -98,9 +99,9 @@ BUGS: dict[str, Bug] = {
         "tests/spark/write/test_publish.py::test_a_query_with_a_new_checkpoint_writes_with_the_same_application",
     ),
     "losing attempts are not swept": Bug(
-        "stores/services/ledger.py",
-        "        if number <= batch:\n            store.unstage(",
-        "        if number < 0:\n            store.unstage(",
+        "stores/services/publishing.py",
+        "            if number <= batch:\n",
+        "            if number < 0:\n",
         "tests/spark/write/test_publish.py::test_stages_of_dead_attempts_and_earlier_runs_are_swept",
         worlds=True,
     ),
@@ -146,7 +147,9 @@ BUGS: dict[str, Bug] = {
     ),
     "an older checkpoint goes on": Bug(
         "stores/services/ownership.py",
-        "            self._check_age(batch, standing.started)\n            return standing\n",
+        "            self._check_age(batch, standing.started)\n"
+        "            self._check_follows(batch, standing.started)\n"
+        "            return standing\n",
         "            return replace(standing, started=batch if batch.by else standing.started)\n",
         "tests/spark/read/test_consumer.py::test_an_older_checkpoint_is_refused_before_anything_changes",
         worlds=True,
@@ -187,6 +190,27 @@ BUGS: dict[str, Bug] = {
         "failed=False, include_endless=False):\n",
         "failed=False):\n",
         "tests/spark/read/test_consumer.py::test_a_late_release_leaves_what_another_process_has_started",
+        worlds=True,
+    ),
+    "an abandoned epoch keeps what it has reserved": Bug(
+        "spark/read/abandoned.py",
+        "                released += self._give_back(held)\n",
+        "                released += 0\n",
+        "tests/spark/read/test_abandoned.py::"
+        "test_what_a_dead_process_had_reserved_before_its_first_batch_comes_again",
+        worlds=True,
+    ),
+    "each database decides alone": Bug(
+        "stores/services/publishing.py",
+        "            if ledgers.is_decided(batch, writer):\n"
+        "                break\n"
+        "            staged = {name: self._staged(name) for name in self._stores}\n"
+        "            took, again = self._complete(ledgers, staged)\n",
+        "            if all(one and one.batch >= batch for one in ledgers.found.values()):\n"
+        "                break\n"
+        "            staged = {name: self._staged(name) for name in self._stores}\n"
+        "            took, again = False, 0\n",
+        "tests/spark/write/test_several_databases.py::test_a_driver_that_dies_anywhere_loses_and_doubles_nothing",
         worlds=True,
     ),
     "commit without a fence": Bug(
@@ -492,7 +516,7 @@ BUGS: dict[str, Bug] = {
     ),
     "a removed exchange keeps what it has reserved": Bug(
         "runner/shared_graph.py",
-        "                    self._settle(store.url, queue, consumer, urls)",
+        "                    self._settle(store.url, place.queue, consumer, urls, written)",
         "                    pass",
         "tests/runner/test_shared_graph.py::test_a_removed_exchange_holds_nothing_and_has_doubled_nothing",
     ),
@@ -710,6 +734,8 @@ AIMED = {
     "visible before the ledger": ["--victim", "sink"],
     "an older checkpoint goes on": ["--victim", "copy", "--victim", "lost"],
     "a sink that delivers at least once": ["--victim", "worker"],
+    "an abandoned epoch keeps what it has reserved": ["--store", f"sqlite {INPUTS}", "--kills", "3"],
+    "each database decides alone": ["--store", f"sqlite {DATABASES}", "--victim", "away", "--victim", "sink"],
 }
 
 #: What promises less, and has to fail as well.

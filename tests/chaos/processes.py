@@ -16,16 +16,17 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).with_name("programs.py")
 
 
-def start(program, *, output=None, **arguments):
+def start(program, *, output=None, launcher=(), env=None, **arguments):
     """Run a program of programs.py, in a session of its own: whoever runs the tests does not share its signals.
 
-    `output`: a file for what it prints, which is shown otherwise.
+    `output`: a file for what it prints, which is shown otherwise. `launcher`: what runs it, instead of Python itself.
+    `env`: more of its environment.
     """
     with open(output, "ab") if output else nullcontext() as file:
         return subprocess.Popen(
-            [sys.executable, str(PROGRAMS), program, json.dumps(arguments)],
+            [*(launcher or [sys.executable]), str(PROGRAMS), program, json.dumps(arguments)],
             cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable},
+            env=os.environ | {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable} | (env or {}),
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=file,

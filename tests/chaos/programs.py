@@ -12,7 +12,7 @@ import random
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 from spark_queue import Queue, open_store
@@ -139,6 +139,9 @@ def push_at_once(url, queue, log, rows):
 #: Seconds that a database may be away, or its file be locked by a process that stands still.
 AWAY = 300
 
+#: How long a query that writes to two databases waits for one that is away.
+SHORT = "1s"
+
 #: Messages that wait in a queue before its producers pause.
 BACKLOG = 2_500
 
@@ -146,17 +149,19 @@ BACKLOG = 2_500
 HISTORY = 7 * 86_400
 
 
-def produce(url, queue, log, producer, seed):
+def produce(url, queue, log, producer, seed, twin=None):
     """Push messages `producer-0`, `producer-1`, …
 
     Nothing is ever pushed again: of a push that failed nobody knows the outcome, and its messages count as "maybe".
-    The store gets no patience, so it does not push again by itself either.
+    The store gets no patience, so it does not push again by itself either. `twin`: URL and queue for the other half
+    of each message, in the same order.
     """
     rng, log = random.Random(seed), logger(log, sync=True)
     first = 0
     with (
         open_store(url, retry_timeout=AWAY * 1000) as patient,
         Queue(open_store(url, retry_timeout=0), queue) as client,
+        Queue(*twin) if twin else nullcontext() as other,
     ):
         while True:
             while patient.sizes(queue).ready > BACKLOG:
@@ -169,6 +174,8 @@ def produce(url, queue, log, producer, seed):
                     [{"producer": producer, "n": n} for n in numbers],
                     headers=[{"name": f"{producer}-{n}"} for n in numbers],
                 )
+                if other:
+                    other.push_many([{"double": 2 * n} for n in numbers])
             except StoreUnavailable as error:
                 log(did="fail", error=str(error))
             else:
@@ -178,23 +185,46 @@ def produce(url, queue, log, producer, seed):
 def doubled(batches):
     """The transformation of the query: `{"producer": …, "n": n}` becomes `{…, "double": 2 n}`.
 
-    Every second message gets a new id at each run, so that nothing that comes twice is mistaken for what is there
-    already; the others get theirs from the sink. The last of a hundred cannot become a message.
+    The double may be in the column `twin`. Every second message gets a new id at each run, so that nothing that comes
+    twice is mistaken for what is there already; the others get theirs from the sink. The last of a hundred cannot
+    become a message.
     """
     import pyarrow as pa
 
     for batch in batches:
         payloads = [json.loads(payload) for payload in batch.column("payload").to_pylist()]
+        if "twin" in batch.schema.names:
+            twins = [json.loads(twin) for twin in batch.column("twin").to_pylist()]
+        else:
+            twins = [{"double": 2 * one["n"]} for one in payloads]
         ids = [os.urandom(12).hex() if one["n"] % 2 else None for one in payloads]
-        made = [None if one["n"] % 100 == 99 else json.dumps(one | {"double": 2 * one["n"]}) for one in payloads]
+        made = [
+            None if one["n"] % 100 == 99 else json.dumps(one | twin)
+            for one, twin in zip(payloads, twins, strict=True)
+        ]
         yield pa.RecordBatch.from_arrays(
             [pa.array(ids, pa.string()), pa.array(made, pa.string()), batch.column("headers")],
             names=["id", "payload", "headers"],
         )
 
 
-def move_with_spark(url, queue, to_url, to, checkpoint, log, master, sink, slow):
-    """A query from queue to queue, started again whenever it fails, as long as its JVM lives."""
+def scatter(batches):
+    """The same, with a database for each message that another run does not choose again."""
+    import pyarrow as pa
+
+    for batch in doubled(batches):
+        chosen = [random.choice(["here", "there"]) for _ in range(batch.num_rows)]
+        yield batch.append_column("ns", pa.array(chosen, pa.string()))
+
+
+def move_with_spark(
+    url, queue, to_url, to, checkpoint, log, master, sink, slow, source=None, twin=None, scattered=False
+):
+    """A query from queue to queue, started again whenever it fails, as long as its JVM lives.
+
+    `source` are more options of the source. `twin`: the queue at `to_url` that has the other half of each message.
+    `scattered`: each message goes to one of both databases.
+    """
     from spark_queue.spark import supervise
 
     log = logger(log)
@@ -204,19 +234,39 @@ def move_with_spark(url, queue, to_url, to, checkpoint, log, master, sink, slow)
 
         spark.dataSource.register(SlowQueue)
     format = "slow_queue" if slow else "queue"
-    source = {"url": url, "queue": queue, "delivery": "exactly-once", "waitTimeout": "200ms"}
-    source |= {"maxRecordsPerTrigger": "800", "numPartitions": "2"}
+    way = {"delivery": "exactly-once", "waitTimeout": "200ms", "maxRecordsPerTrigger": "800", "numPartitions": "2"}
+    way |= source or {}
+    if twin:
+        inputs = {"one": {"queue": queue, "ns": "from"}, "two": {"queue": twin, "ns": "to"}}
+        way |= {"inputs": json.dumps(inputs), "urls": json.dumps({"from": url, "to": to_url})}
+        columns = ["one.payload AS payload", "one.headers AS headers", "two.payload AS twin"]
+    else:
+        way |= {"url": url, "queue": queue}
+        columns = ["payload", "headers"]
+    schema = "id STRING, payload STRING, headers MAP<STRING, STRING>"
+    transformation = doubled
+    if scattered:
+        schema, transformation = f"{schema}, ns STRING", scatter
+        way["retryTimeout"] = SHORT
+
+    def target():
+        if not scattered:
+            return {"url": to_url}
+        # The names of databases and their order tell nothing: each start has others.
+        names, urls = random.sample(["here", "there"], 2), random.sample([url, to_url], 2)
+        return {"urls": json.dumps(dict(zip(names, urls, strict=True))), "replayCheck": "none", "retryTimeout": SHORT}
 
     def start():
+        log(did="try")
         log(did="start", **place(checkpoint, to_url))
         return (
             spark.readStream.format(format)
-            .options(**source)
+            .options(**way)
             .load()
-            .select("payload", "headers")
-            .mapInArrow(doubled, "id STRING, payload STRING, headers MAP<STRING, STRING>")
+            .selectExpr(*columns)
+            .mapInArrow(transformation, schema)
             .writeStream.format(format)
-            .options(url=to_url, queue=to, onBadRow="deadLetter", **sink)
+            .options(queue=to, onBadRow="deadLetter", **target(), **sink)
             .option("checkpointLocation", checkpoint)
             .start()
         )

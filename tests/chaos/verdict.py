@@ -15,15 +15,17 @@ def judge(world: World):
     wrong = result.wrong
     begun, acknowledged = _pushed(world.producers)
     # The history tells of dead letters, too, which are in their own queue.
-    committed = list(_all(world.store_b, "b", "history", [Condition("outcome", "=", "commit")]))
-    dead = list(_all(world.store_b, "b.dead"))
+    commits = [Condition("outcome", "=", "commit")]
+    committed = [one for store in world.outputs for one in _all(store, "b", "history", commits)]
+    dead = [one for store in world.outputs for one in _all(store, "b.dead")]
     times = Counter(one.headers["name"] for one in [*committed, *dead])
     _tell(wrong, "lost", acknowledged - times.keys())
-    _tell(wrong, "came out twice", {name for name, n in times.items() if n > 1})
+    if not world.kind.repeats:
+        _tell(wrong, "came out twice", {name for name, n in times.items() if n > 1})
     _tell(wrong, "invented", times.keys() - begun)
     _tell(wrong, "has another payload", {one.headers["name"] for one in committed if not _doubled(one)})
     _tell(wrong, "dead without a reason", {one.headers["name"] for one in dead if not one.headers.get("x-error")})
-    if world.mover:
+    if world.kind.graph:
         _judge_copies(world, set(times))
     result.acknowledged, result.maybe = len(acknowledged), len(begun - acknowledged)
     result.delivered, result.dead = times.total(), len(dead)
@@ -110,7 +112,10 @@ def _judge_consumers(world, committed):
 def _judge_the_rest(world):
     """Nothing is left behind: no message, no reservation, no stage; and all logs end with the same batch."""
     wrong = world.result.wrong
-    for queue, store in (("a", world.store_a), ("a.tens", world.store_a), ("b", world.store_b)):
+    for queue, letters in world.dead_letters().items():
+        if letters:
+            wrong.append(f"dead letters of {queue}, though no task has failed: {letters}")
+    for store, queue in [*world.inputs, (world.store_a, "a.tens"), *((store, "b") for store in world.outputs)]:
         if (sizes := store.sizes(queue)).total:
             wrong.append(f"left in {queue}: {sizes}")
         if held := store.reservations(queue):
@@ -118,6 +123,7 @@ def _judge_the_rest(world):
         if staged := store.staged():
             wrong.append(f"staged: {staged}")
     ends = {"offsets": world.last("offsets"), "commits": world.last("commits"), "ledger": world.decided()}
+    ends |= {f"ledger {number}": batch for number, batch in enumerate(world.ledgers()) if world.kind.scattered}
     if len(set(ends.values())) > 1:
         wrong.append(f"the last batch is not the same everywhere: {ends}")
 

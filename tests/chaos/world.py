@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from spark_queue import Buckets, open_store
 from spark_queue.stores import STORES
 from spark_queue.stores.base import set_layout
 from spark_queue.stores.services.ledger import ledger_of
+from tests.chaos.cluster import ENV, Cluster
+from tests.chaos.kinds import KINDS, TWIN
 from tests.chaos.processes import command_of, descendants, kill, kill_tree, send, start, told
 from tests.chaos.programs import last_in
 from tests.chaos.servers import Server
@@ -38,12 +41,6 @@ REMEDY = "spark-queue recover URL"
 
 #: Seconds for which a driver goes on that another one has replaced.
 PARTING = 20.0
-
-#: What a world is called in which exchanges move the messages, or processors: a fork, and a join of what it makes.
-EXCHANGE, PROCESSORS = "exchange", "processors"
-
-#: The programs that move the messages.
-MOVERS = {"": "move_with_spark", EXCHANGE: "route_with_spark", PROCESSORS: "process_with_spark"}
 
 #: Seconds between two rounds that start again what was killed: who waits for a moment looks far more often.
 ROUND = 0.05
@@ -97,10 +94,13 @@ class Result:
 
 
 class Program:
-    """A program of programs.py, to be started again whenever it has ended: each life has a name and a log."""
+    """A program of programs.py, to be started again whenever it has ended: each life has a name and a log.
 
-    def __init__(self, kind: str, name: str, folder: Path, arguments: Callable[[str], dict[str, Any]]):
-        self.kind, self.name, self._folder, self._arguments = kind, name, folder, arguments
+    `way`: how it is started, as `start` takes it.
+    """
+
+    def __init__(self, kind: str, name: str, folder: Path, arguments: Callable[[str], dict[str, Any]], **way: Any):
+        self.kind, self.name, self._folder, self._arguments, self._way = kind, name, folder, arguments, way
         self.lives = 0
         self.killed = False  # this life, by us
         self.process: Any = None
@@ -114,7 +114,7 @@ class Program:
         self.killed = False
         log = self._folder / f"{self.life}.log"
         output = self._folder / f"{self.life}.out"
-        self.process = start(self.kind, output=output, log=str(log), **self._arguments(self.life))
+        self.process = start(self.kind, output=output, log=str(log), **self._way, **self._arguments(self.life))
 
     @property
     def running(self):
@@ -137,9 +137,8 @@ class Program:
 class World:
     """See the head of this module.
 
-    `source` and `target` are names of stores. `mover`: a graph of exchanges, or of processors, moves the messages,
-    not a query of its own. `buckets`: so many messages share a record, 0 for none. `sink` are options of the query's
-    sink, `aof` and `options` those of a `Server`.
+    `source` and `target` are names of stores, `kind` is one of KINDS. `buckets`: so many messages share a record, 0
+    for none. `sink` are options of the query's sink, `aof` and `options` those of a `Server`.
     """
 
     def __init__(
@@ -150,17 +149,16 @@ class World:
         folder: Path,
         *,
         say: Callable[[str], None] = print,
-        mover: str = "",
+        kind: str = "",
         buckets: int = 0,
         sink: dict[str, str] | None = None,
         **servers: str,
     ):
         self.folder, self._say, self._sink, self._settings = folder, say, sink or {}, servers
-        self.mover = mover
+        self.kind = KINDS[kind]
         self._rng = random.Random(f"world {seed}")
         stores = source if source == target else f"{source}-{target}"
-        kind = f" {mover}" if mover else ""
-        self.result = Result(f"{stores}{kind}{' in buckets' if buckets else ''}", seed)
+        self.result = Result(f"{stores}{kind and f' {kind}'}{' in buckets' if buckets else ''}", seed)
         self.checkpoint = folder / "checkpoint" / "move"
         self.servers: list[Server] = []
         self.programs: list[Program] = []
@@ -170,46 +168,84 @@ class World:
         self._refusal = False  # whether the driver may end since its checkpoint is refused
         self._begun = time.monotonic()
         self.strays: dict[int, str] = {}  #: processes that may outlive the driver which has started them
+        self.cluster: Cluster | None = None
         try:
-            urls = {scheme: self._database(scheme) for scheme in dict.fromkeys([source, target])}
-            self.url_a, self.url_b = urls[source], urls[target]
-            self.store_a, self.store_b = (open_store(urls[one], retry_timeout=60_000) for one in (source, target))
+            self.url_a = self.url_b = self._database(source, "a")
+            if source != target or self.kind.scattered:
+                self.url_b = self._database(target, "b")
+            self.store_a, self.store_b = (open_store(one, retry_timeout=60_000) for one in (self.url_a, self.url_b))
             for store, queue in ((self.store_a, "a"), (self.store_a, "a.tens"), (self.store_b, "b")):
                 if buckets:
                     set_layout(store, queue, Buckets(buckets))
-            self._populate(urls[source], urls[target])
+            if self.kind.cluster:
+                self.cluster = Cluster(folder / "cluster")
+            self._populate()
         except BaseException:
             self.close()
             raise
 
-    def _database(self, scheme):
+    def _database(self, scheme, name):
         if not STORES[scheme].server:
-            return f"{scheme}:///{self.folder}/queues.db"
-        data = self.folder / scheme
+            return f"{scheme}:///{self.folder}/{name}.db"
+        data = self.folder / name
         data.mkdir()
         self.servers.append(Server(STORES[scheme].server, data, **self._settings))
         return self.servers[-1].url
 
-    def _populate(self, a, b):
-        def program(kind, name, arguments):
-            self.programs.append(Program(kind, name, self.folder, arguments))
+    @property
+    def nodes(self):
+        """The workers of the cluster, if there is one."""
+        return self.cluster.nodes if self.cluster else []
+
+    @property
+    def inputs(self):
+        """The queues that the query reads, with their databases."""
+        return [(self.store_a, "a"), *([(self.store_b, TWIN)] if self.kind.twins else [])]
+
+    def dead_letters(self):
+        """How many dead letters the queues that the query reads have."""
+        return {queue: store.sizes(f"{queue}.dead").total for store, queue in self.inputs}
+
+    @property
+    def outputs(self):
+        """The databases that have a queue B, into which the query writes."""
+        return [self.store_b, *([self.store_a] if self.kind.scattered else [])]
+
+    @property
+    def sinks(self):
+        """The URLs of all databases into which the query, or its graph, writes."""
+        both = self.kind.graph or self.kind.scattered
+        return list(dict.fromkeys([self.url_b, self.url_a] if both else [self.url_b]))
+
+    def _populate(self):
+        a, b = self.url_a, self.url_b
+
+        def program(kind, name, arguments, **way):
+            self.programs.append(Program(kind, name, self.folder, arguments, **way))
             return self.programs[-1]
 
         def producing(life):
-            return {"url": a, "queue": "a", "producer": life, "seed": self._rng.random()}
+            twin = {"twin": [b, TWIN]} if self.kind.twins else {}
+            return {"url": a, "queue": "a", "producer": life, "seed": self._rng.random()} | twin
 
-        def consuming(life):
-            return {"url": b, "queue": "b", "consumer": life, "lease": LEASE, "seed": self._rng.random()}
+        def consuming(life, url=b):
+            return {"url": url, "queue": "b", "consumer": life, "lease": LEASE, "seed": self._rng.random()}
 
         def moving(life):
             way = {"url": a, "queue": "a", "to_url": b, "to": "b", "checkpoint": str(self.checkpoint)}
             master = self._rng.choice(["local[2]", "local[2,3]"])  # with and without a second try of a task
-            way |= {"master": master, "slow": self._rng.random() < 0.5}
-            return way if self.mover else way | {"sink": self._sink}
+            master = self.cluster.url if self.cluster else master
+            # Between the ledgers of two databases lie milliseconds, which an outage would not meet.
+            way |= {"master": master, "slow": self.kind.scattered or self._rng.random() < 0.5}
+            return way | dict(self.kind.arguments) | ({} if self.kind.graph else {"sink": self._sink})
 
-        self.driver = program(MOVERS[self.mover], "driver", moving)
-        self.producers = [program("produce", f"p{n}", producing) for n in range(2)]
+        submitted = {"launcher": self.cluster.launcher, "env": ENV} if self.cluster else {}
+        self.driver = program(self.kind.program, "driver", moving, **submitted)
+        # Of twins, the order has to be the same in both queues.
+        self.producers = [program("produce", f"p{n}", producing) for n in range(1 if self.kind.twins else 2)]
         self.consumers = [program("consume_for_good", f"c{n}", consuming) for n in range(2)]
+        if self.kind.scattered:
+            self.consumers.append(program("consume_for_good", "d0", partial(consuming, url=a)))
         self.rivals = [program("compete", "r", consuming)]
         self._finished = -1
         self._started_at = self._moved_at = time.monotonic()
@@ -340,8 +376,12 @@ class World:
         """The last batch in the ledger, or, of a sink that keeps none, the last one that was planned."""
         if self._sink.get("delivery") == "at-least-once":
             return self.last("offsets")
-        found = ledger_of(self.store_b, self.sink) if self.sink else None
-        return -1 if found is None else found.batch
+        return max(self.ledgers())
+
+    def ledgers(self):
+        """The last batch in the ledger of each database of the sink."""
+        found = [ledger_of(store, self.sink) if self.sink else None for store in self.outputs]
+        return [-1 if one is None else one.batch for one in found]
 
     def come_to_rest(self):
         """Let everything drain. The batches that still come sweep what dead ones have left behind."""
@@ -349,9 +389,17 @@ class World:
         calm = self.last("offsets") + 3
         self.until(lambda: self.last("commits") >= calm, "some batches in peace")
         self._dismiss(*self.producers, *self.rivals)
-        self.until(lambda: self.store_a.sizes("a").total == 0 and not self.in_flight, "the end of queue A")
+        for store, queue in self.inputs:
+
+            def ended(store=store, queue=queue):
+                # The other half of a dead letter stays in its queue for ever.
+                return store.sizes(queue).total == 0 or any(self.dead_letters().values())
+
+            self.until(ended, f"the end of queue {queue}")
+        self.until(lambda: not self.in_flight, "the end of a batch")
         self.until(lambda: self.store_a.sizes("a.tens").total == 0, "the end of queue A.tens")
-        self.until(lambda: self.store_b.sizes("b").total == 0, "the end of queue B")
+        for store in self.outputs:
+            self.until(lambda store=store: store.sizes("b").total == 0, "the end of queue B")
         self._dismiss(*self.consumers)
 
     def _dismiss(self, *programs):
@@ -372,6 +420,8 @@ class World:
             then()
         for process, _ in self._leaving:
             kill_tree(process)
+        if self.cluster:
+            self.cluster.close()
         for store in (getattr(self, "store_a", None), getattr(self, "store_b", None)):
             if store is not None:
                 store.close()
