@@ -106,7 +106,7 @@ def impatient(tmp_path_factory):
         "    from spark_queue.rest import bodies\n"
         "    from spark_queue.rest.guard import protocol, unread\n"
         "    protocol.HEAD_TIMEOUT = protocol.DISCARD_TIMEOUT = bodies.STALL_TIMEOUT = 0.5\n"
-        "    unread.STALL_TIMEOUT = 0.5\n"
+        "    unread.READ_TIMEOUT = 0.5\n"
         "    import spark_queue.rest.server as server\n"
         "    server.raise_limit_of_files = lambda stores: 8\n"
     )

@@ -70,7 +70,7 @@ class GuardedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Note that the caller does not read its answer as fast as it comes."""
+        """Note that the caller does not read its answer fast enough."""
         super().pause_writing()
         self._answers.add(self, self.transport)
 

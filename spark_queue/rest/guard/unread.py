@@ -19,7 +19,7 @@ from dataclasses import dataclass
 MAX_UNREAD = 64 << 20
 
 #: How long a connection may take no byte of an answer (s).
-STALL_TIMEOUT = 20.0
+READ_TIMEOUT = 20.0
 
 #: To close a connection at once, whatever is to be sent yet: see SO_LINGER in socket(7).
 _NO_LINGER = struct.pack("ii", 1, 0)
@@ -61,7 +61,7 @@ class UnreadAnswers:
             reader.timer.cancel()
 
     def _check_later(self, one: asyncio.BaseProtocol, reader: _Reader) -> None:
-        reader.timer = asyncio.get_running_loop().call_later(STALL_TIMEOUT, self._check, one, reader)
+        reader.timer = asyncio.get_running_loop().call_later(READ_TIMEOUT, self._check, one, reader)
 
     def _check(self, one: asyncio.BaseProtocol, reader: _Reader) -> None:
         left = reader.transport.get_write_buffer_size()
