@@ -20,6 +20,7 @@ from spark_queue.rest.guard.acceptor import Acceptor
 from spark_queue.rest.guard.address import check_address
 from spark_queue.rest.guard.connections import BACKLOG, Connections, raise_limit_of_files
 from spark_queue.rest.guard.protocol import GuardedProtocol
+from spark_queue.rest.guard.unread import UnreadAnswers
 from spark_queue.rest.settings import Settings
 
 #: How long running requests may take at a shutdown (s); those that wait for messages end at once.
@@ -58,7 +59,7 @@ def serve(
             raise OptionError(f"--{name} {file}: no such file", option=name)
     app = create_app(settings, look_process=os.name == "posix")
 
-    accepted = Connections(raise_limit_of_files(len(settings.options)))
+    accepted, unread = Connections(raise_limit_of_files(len(settings.options))), UnreadAnswers()
     context = None if certificate is None else _tls_context(certificate, key)
     config = uvicorn.Config(
         app, http=GuardedProtocol, ws="none", lifespan="on", log_level="warning", access_log=False,
@@ -76,7 +77,7 @@ def serve(
                 on_started(f"{scheme}://{shown}")
 
         def make_protocol(self) -> GuardedProtocol:
-            return GuardedProtocol(config, self.server_state, self.lifespan.state, accepted=accepted)
+            return GuardedProtocol(config, self.server_state, self.lifespan.state, accepted=accepted, unread=unread)
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             self.acceptor.close()

@@ -466,6 +466,18 @@ BUGS: dict[str, Bug] = {
         "            if task.cancelled():\n",
         "tests/rest/test_tls.py::test_silent_connections_take_neither_files_nor_places",
     ),
+    "answers that nobody reads stay": Bug(
+        "rest/guard/unread.py",
+        "        if left >= reader.left:\n",
+        "        if left < 0:\n",
+        "tests/rest/test_guard.py::test_an_answer_that_nobody_reads_ends",
+    ),
+    "answers that nobody reads take all memory": Bug(
+        "rest/guard/unread.py",
+        "sum(sizes.values()) > MAX_UNREAD and ",
+        "not sizes and ",
+        "tests/rest/test_guard.py::test_the_connection_that_has_not_read_for_the_longest_time_makes_room",
+    ),
     "a silent connection keeps its place": Bug(
         "rest/guard/connections.py",
         "            if not self._silent:\n                return False\n",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import select
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +17,7 @@ import pytest
 from spark_queue.rest import bodies
 from spark_queue.rest.errors import Overloaded
 from spark_queue.rest.guard import protocol
+from spark_queue.rest.guard.unread import MAX_UNREAD, UnreadAnswers
 from spark_queue.rest.looks.queue_metrics import MAX_QUEUES, OTHERS
 from spark_queue.rest.metrics import ServerMetrics
 from spark_queue.stores.conformance.waiting import wait_until
@@ -101,8 +104,9 @@ def impatient(tmp_path_factory):
         "import sys\n"
         "if 'serve' in sys.argv:\n"
         "    from spark_queue.rest import bodies\n"
-        "    from spark_queue.rest.guard import protocol\n"
+        "    from spark_queue.rest.guard import protocol, unread\n"
         "    protocol.HEAD_TIMEOUT = protocol.DISCARD_TIMEOUT = bodies.STALL_TIMEOUT = 0.5\n"
+        "    unread.READ_TIMEOUT = 0.5\n"
         "    import spark_queue.rest.server as server\n"
         "    server.raise_limit_of_files = lambda stores: 8\n"
     )
@@ -240,6 +244,66 @@ def test_bodies_share_a_budget():
         found.close()
 
     asyncio.run(act())
+
+
+# --- answers that nobody reads --------------------------------------------------------------------
+
+
+def has_ended(opened):
+    """Whether the server has ended a connection, also if it has sent more than was read."""
+    ends = select.poll()
+    ends.register(opened, 0)  # reports nothing but an end
+    return bool(ends.poll(0))
+
+
+def test_an_answer_that_nobody_reads_ends(impatient):
+    auth = {"authorization": f"Bearer {TOKEN}"}
+    for _ in range(16):
+        httpx.put(f"{impatient.url}/q/a/large", json="x" * (1 << 20), headers=auth).raise_for_status()
+    path, head = "/v1/queues/a/large/messages", f"host: x\r\nauthorization: Bearer {TOKEN}\r\n\r\n"
+    with connection(impatient) as opened:
+        opened.sendall(f"GET {path} HTTP/1.1\r\n{head}".encode())
+        wait_until(lambda: has_ended(opened))
+    with connection(impatient) as slow:  # takes longer than the limit, and takes some bytes all the time
+        slow.sendall(f"GET {path} HTTP/1.1\r\nconnection: close\r\n{head}".encode())
+        got, began = 0, time.monotonic()
+        while part := slow.recv(400_000):
+            got += len(part)
+            time.sleep(0.02)
+        assert got > 16 << 20 and time.monotonic() - began > 0.5
+
+
+def test_the_connection_that_has_not_read_for_the_longest_time_makes_room():
+    class Reader:
+        """A connection that reads nothing."""
+
+        def __init__(self, size: int) -> None:
+            self.size, self.ended = size, False
+
+        def get_write_buffer_size(self) -> int:
+            return self.size
+
+        def get_extra_info(self, _: str) -> socket.socket:
+            return opened
+
+        def abort(self) -> None:
+            self.ended = True
+
+    async def act() -> None:
+        answers = UnreadAnswers()
+        readers = [Reader(MAX_UNREAD // 3) for _ in range(5)] + [Reader(2 * MAX_UNREAD)]
+        for number, one in enumerate(readers):
+            answers.add(one, one)
+            if number == 3:
+                answers.remove(readers[1])
+                assert [one.ended for one in readers] == [True, False, False, False, False, False]
+        assert [one.ended for one in readers] == [True, False, True, True, True, False], "one always gets its answer"
+
+    with socket.socket() as opened:
+        asyncio.run(act())
+
+
+# --- metrics --------------------------------------------------------------------------------------
 
 
 def test_metrics_of_made_up_queues_are_bounded():

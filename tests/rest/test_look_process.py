@@ -112,7 +112,7 @@ def look_processes(server: Serving) -> list[int]:
 
 @pytest.mark.parametrize("ends", ["kill", "stop"])
 def test_the_process_ends_with_its_server(tmp_path, url, ends):
-    with serving(tmp_path, "--url", f"a={url}") as server, httpx.Client(base_url=server.url) as client:
+    with serving(tmp_path, "--url", f"a={url}") as server, httpx.Client(base_url=server.url, timeout=60) as client:
         assert look_processes(server) == []  # it starts when it is needed
         for path in ("/q/a", "/v1/queues", "/v1/queues/a/work/messages", "/x", "/metrics", "/q/a/work/status"):
             assert client.get(path).status_code == 200, path
@@ -125,7 +125,7 @@ def test_the_process_ends_with_its_server(tmp_path, url, ends):
 
 
 def test_a_server_whose_look_process_was_killed_answers_again(tmp_path, url):
-    with serving(tmp_path, "--url", f"a={url}") as server, httpx.Client(base_url=server.url) as client:
+    with serving(tmp_path, "--url", f"a={url}") as server, httpx.Client(base_url=server.url, timeout=60) as client:
         assert client.get("/v1/queues/a/work").json()["ready"] == 3
         [pid] = look_processes(server)
         os.kill(pid, signal.SIGKILL)

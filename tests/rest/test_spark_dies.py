@@ -14,6 +14,7 @@ import yaml
 
 from spark_queue import Queue
 from spark_queue.stores.conformance.waiting import wait_until
+from tests.crowds import children
 from tests.serving import serving
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
@@ -59,10 +60,9 @@ def status(server, name):
     return httpx.get(f"{server.url}/x/{name}", timeout=30).json()
 
 
-def children(server):
-    """Return the ids of the processes that a server has started: of Java, and nothing else."""
-    threads = Path(f"/proc/{server.process.pid}/task").glob("*/children")
-    return [int(one) for thread in threads for one in thread.read_text().split()]
+def javas(server):
+    """Return the ids of the processes of Java that a server has started, also of those that have ended."""
+    return [pid for pid in children(server.process.pid) if Path(f"/proc/{pid}/comm").read_text() == "java\n"]
 
 
 @pytest.mark.parametrize("bomb", ["exhaust_memory", "exit_java"])
@@ -99,7 +99,7 @@ def test_a_killed_spark_starts_again_and_all_exchanges_go_on(tmp_path):
         world.push(*GOOD)
         world.wait_for_all(LONG)
         for _ in range(2):
-            [java] = children(server)
+            [java] = javas(server)
             os.kill(java, signal.SIGKILL)
             wait_until(lambda: httpx.get(f"{server.url}/ready").status_code == 503, 30)
             answer = httpx.put(f"{server.url}/x/new", json=declaration, timeout=30)
@@ -110,5 +110,5 @@ def test_a_killed_spark_starts_again_and_all_exchanges_go_on(tmp_path):
             world.wait_for_all(STILL)
         wait_until(lambda: httpx.put(f"{server.url}/x/new", json=declaration, timeout=60).status_code == 201, 60)
         assert not any(status(server, name)["stopped"] for name in (*GOOD, "bomb", "new"))
-        assert len(children(server)) == 1, "no dead process stays"
+        assert len(javas(server)) == 1, "no dead process stays"
         assert server.stop() == 0

@@ -17,6 +17,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from spark_queue.rest.entrance import KNOWN
 from spark_queue.rest.errors import MEDIA_TYPE, RETRY_AFTER, problem_text
 from spark_queue.rest.guard.connections import Connections
+from spark_queue.rest.guard.unread import UnreadAnswers
 
 #: Most bytes of the head of a request, and of anything else that is no body (trailers).
 MAX_HEAD = 64 << 10
@@ -36,10 +37,13 @@ class GuardedProtocol(HttpToolsProtocol):
     It extends a class of uvicorn that is not documented: `pyproject.toml` bounds its version.
     """
 
-    def __init__(self, *args: Any, accepted: Connections, **kwargs: Any) -> None:
-        """Begin without a transport. `accepted` has all connections of the server."""
+    def __init__(self, *args: Any, accepted: Connections, unread: UnreadAnswers, **kwargs: Any) -> None:
+        """Begin without a transport.
+
+        `accepted` has all connections of the server, and `unread` those that do not read.
+        """
         super().__init__(*args, **kwargs)
-        self._accepted = accepted
+        self._accepted, self._answers = accepted, unread
         self._in_message = False  # whether a head is complete, and its body is not
         self._head_size = 0  # bytes of the head that the parser has reported
         self._unreported = 0  # bytes that the parser has got since it last reported something
@@ -62,7 +66,18 @@ class GuardedProtocol(HttpToolsProtocol):
         """End a connection."""
         self._stop_timer()
         self._accepted.remove(self)
+        self._answers.remove(self)
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Note that the caller does not read its answer fast enough."""
+        super().pause_writing()
+        self._answers.add(self, self.transport)
+
+    def resume_writing(self) -> None:
+        """Note that the caller has read."""
+        self._answers.remove(self)
+        super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
         """Parse a part of a request, or refuse it."""
