@@ -527,9 +527,9 @@ BUGS: dict[str, Bug] = {
         "tests/runner/test_shared_graph.py::test_stop_start_and_remove_reach_the_server_that_runs_it",
     ),
     "a removed exchange keeps what it has reserved": Bug(
-        "runner/shared_graph.py",
-        "                    self._settle(store.url, place.queue, consumer, urls, written)",
-        "                    pass",
+        "runner/settling.py",
+        "            self._settle(store.url, queue, consumer, urls, written)\n",
+        "            pass\n",
         "tests/runner/test_shared_graph.py::test_a_removed_exchange_holds_nothing_and_has_doubled_nothing",
     ),
     "suspects start beside the others": Bug(

@@ -116,7 +116,8 @@ class Ownership:
         if note is not None:
             standing = ConsumerState.from_note(note)
             self._check_age(batch, standing.started)
-            self._check_follows(batch, standing.started)
+            if standing.number:  # a note of the first version does not say what was started
+                self._check_follows(batch, standing.started)
             return standing
         if batch.by:
             raise self._checkpoint_error(
