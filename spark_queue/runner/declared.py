@@ -9,7 +9,7 @@ declaration. A removed exchange stays in the note until a server has settled its
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -88,13 +88,14 @@ class DeclaredExchanges:
         self._before: dict[str, Any] = {}  # the value of the note of each namespace, as it was last
         self._parsed: dict[str, tuple[dict[str, Any], Exchange | str]] = {}  # declarations that were read before
 
-    def load(self, *, patient: bool = False) -> dict[str, KnownStep]:
+    def load(self, *, patient: bool = False, away: Collection[str] = ()) -> dict[str, KnownStep]:
         """Return all steps by name, those of the graph first, then others in the order of names.
 
-        `patient`: if a database cannot be reached, use what it said before. Raises `StoreError`.
+        `patient`: if a database cannot be reached, use what it said before. `away`: namespaces for
+        which that is known, so that they are not asked. Raises `StoreError`.
         """
         found: dict[str, KnownStep] = {}
-        said, removed = self._load_entries(patient)
+        said, removed = self._load_entries(patient, away)
         for name, step in self.graph.steps.items():
             _, entry = said.pop(name, ("", {}))
             stopped = bool(entry.get("stopped", step.disable))
@@ -127,7 +128,7 @@ class DeclaredExchanges:
         return parsed
 
     def _load_entries(
-        self, patient: bool
+        self, patient: bool, known_away: Collection[str]
     ) -> tuple[dict[str, tuple[str, dict[str, Any]]], list[tuple[str, dict[str, Any]]]]:
         """Return what the notes say, each with its namespace: by name, and what was removed.
 
@@ -135,16 +136,16 @@ class DeclaredExchanges:
         """
         found: dict[str, tuple[str, dict[str, Any]]] = {}
         removed: dict[str, tuple[str, dict[str, Any]]] = {}  # by id
-        away = set()
+        away = set(known_away)
         for ns, store in self._stores.items():
             try:
-                note = store.note(DECLARED_NOTE)
+                if ns not in known_away:
+                    note = store.note(DECLARED_NOTE)
+                    self._before[ns] = note and note.value
             except StoreUnavailable:
                 if not patient:
                     raise
                 away.add(ns)
-            else:
-                self._before[ns] = note and note.value
             value = self._before.get(ns)
             for name, entry in _entries(ns, value).items():
                 found.setdefault(name, (ns, entry))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from itertools import accumulate
 
@@ -24,16 +24,20 @@ def render_metrics(contents: Contents, max_queues: int) -> bytes:
     It is a look without a budget: one is computed at a time, for all callers.
     """
     registry = CollectorRegistry()
-    registry.register(QueueCollector(contents.stores, max_queues))
-    registry.register(HopCollector(contents.declared, contents.stores))
+    queues = QueueCollector(contents.stores, max_queues)
+    registry.register(queues)  # the first one: the other does not wait for stores that it has missed
+    registry.register(HopCollector(contents.declared, contents.stores, lambda: queues.away))
     return generate_latest(registry)
 
 
 class HopCollector(Collector):
     """A collector that reads the hops of messages through exchanges from the stores."""
 
-    def __init__(self, declared: DeclaredExchanges, stores: Mapping[str, Store]) -> None:
-        self._declared, self._stores = declared, stores
+    def __init__(
+        self, declared: DeclaredExchanges, stores: Mapping[str, Store], get_away: Callable[[], Collection[str]]
+    ) -> None:
+        """`get_away` returns the names of stores that are known to be away."""
+        self._declared, self._stores, self._get_away = declared, stores, get_away
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
         """Yield the histogram. What cannot be read is left out: see `q_global_up`."""
@@ -43,9 +47,11 @@ class HopCollector(Collector):
             labels=("exchange", "status"),
         )
         with suppress(QueueError):
-            for name, one in self._declared.load(patient=True).items():
-                with suppress(QueueError):
-                    _add_hops(found, name, traffic_of(self._stores[one.ns], name) or Traffic())
+            away = self._get_away()
+            for name, one in self._declared.load(patient=True, away=away).items():
+                if one.ns not in away:
+                    with suppress(QueueError):
+                        _add_hops(found, name, traffic_of(self._stores[one.ns], name) or Traffic())
         yield found
 
 

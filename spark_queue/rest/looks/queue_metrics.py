@@ -62,6 +62,7 @@ class QueueCollector(Collector):
 
     def __init__(self, stores: Mapping[str, Store], most: int) -> None:
         self._stores, self._most = stores, most
+        self.away: set[str] = set()  #: the stores that could not be reached at the last `collect`
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield the metrics of every store. A store that cannot be reached has `q_global_up` 0."""
@@ -101,7 +102,8 @@ class QueueCollector(Collector):
                 for name, family in families.items():
                     if values[name] is not None:
                         family.add_metric((ns, queue), float(values[name]))
-        for ns in self._stores.keys() - reachable.keys():
+        self.away = self._stores.keys() - reachable.keys()
+        for ns in self.away:
             up.add_metric((ns,), 0)
         for ns, rest in others.items():
             for name, total in rest.items():
