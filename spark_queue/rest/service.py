@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVar
 
@@ -126,16 +126,24 @@ class Service:
         """
         return await self._lanes.run(lane, act, *args)
 
-    async def look(self, read: Callable[Concatenate[Contents, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a look when its turn comes: see `looks/`. Raises what `run_in_thread` does."""
-        return await self.run_in_thread(partial(self._look, read, *args, **kwargs), lane=Lane.LOOK)
+    async def look(
+        self, counted: Iterable[str], read: Callable[Concatenate[Contents, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run a look when its turn comes: see `looks/`. Raises what `run_in_thread` does.
 
-    def _look(self, read: Callable[Concatenate[Contents, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        self.stores.write_counts()  # the look may read them
+        `counted`: the namespaces whose counts it reads, which are written first. Others are not: a
+        database that is away would delay it.
+        """
+        return await self.run_in_thread(partial(self._look, counted, read, *args, **kwargs), lane=Lane.LOOK)
+
+    def _look(
+        self, counted: Iterable[str], read: Callable[Concatenate[Contents, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        self.stores.write_counts(counted)
         return self._looks.run(read, *args, **kwargs)
 
     def _render_metrics(self) -> bytes:
-        return self.metrics.render() + self._look(render_metrics, self.settings.metrics_queues)
+        return self.metrics.render() + self._look(self.stores, render_metrics, self.settings.metrics_queues)
 
     async def push(self, bound: BoundQueue, row: dict[str, Any]) -> str:
         """Push a message, in one batch with others that arrive at the same time. Return its id."""

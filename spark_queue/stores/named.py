@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from spark_queue.messages.buckets import Layout
@@ -51,10 +51,11 @@ class NamedStores(Mapping[str, Store]):
         """Return the first name with the URL of this one."""
         return next(one for one, url in self._urls.items() if url == self._urls[name])
 
-    def write_counts(self) -> None:
-        """Write the counts of the stores that are open now: see `Store.write_counts`."""
-        for store in list(self._open.values()):
-            store.write_counts()
+    def write_counts(self, names: Iterable[str]) -> None:
+        """Write the counts of those of these stores that are open: see `Store.write_counts`."""
+        for name in names:
+            if (store := self._open.get(name)) is not None:
+                store.write_counts()
 
     def close(self) -> None:
         """Close the stores that are open."""

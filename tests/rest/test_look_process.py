@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 from pathlib import Path
 
@@ -10,13 +11,15 @@ import httpx
 import pytest
 
 from spark_queue import Queue
-from spark_queue.errors import OptionError
+from spark_queue.errors import OptionError, StoreUnavailable
 from spark_queue.graph.model import Graph, Namespace
+from spark_queue.rest import Settings, create_app
 from spark_queue.rest.errors import NotFound, Overloaded
 from spark_queue.rest.looks.contents import Contents, Setup, look_at
 from spark_queue.rest.looks.process import NICENESS, ProcessLooks
 from spark_queue.stores.conformance.waiting import wait_until
 from tests.crowds import children
+from tests.rest.in_process import calling
 from tests.serving import Serving, serving
 
 
@@ -101,6 +104,38 @@ def test_another_process_follows_one_that_has_ended(looks):
     with pytest.raises(Overloaded, match="has ended: try again"):
         looks.run(sizes, "a")
     assert looks.run(sizes, "a") == {"work": 3}
+
+
+def test_a_process_that_cannot_start_is_tried_again_at_the_next_look(looks):
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")), limits[1]))
+    try:
+        with pytest.raises(Overloaded, match=r"cannot start \(.*Too many open files.*\): try again later"):
+            looks.run(sizes, "a")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert looks.run(sizes, "a") == {"work": 3}
+
+
+def test_a_look_asks_no_database_but_its_own(tmp_path, url, monkeypatch):
+    """Another one may be away, and its counts are written first."""
+    graph = Graph({"a": Namespace(url), "b": Namespace(f"sqlite:///{tmp_path}/b.db")})
+    app = create_app(Settings(graph=graph))
+    with calling(app) as client:
+
+        def write_counts() -> None:
+            raise StoreUnavailable("b is away")
+
+        monkeypatch.setattr(app.state.service.stores["b"], "write_counts", write_counts)
+        for path in (
+            "/q/a",
+            "/q/a/work/status",
+            "/v1/queues?ns=a",
+            "/v1/queues/a/work",
+            "/v1/queues/a/work/messages",
+        ):
+            assert client.get(path).status_code == 200, path
+        assert client.get("/v1/queues").status_code == 503  # it needs both
 
 
 # --- the process of a server ----------------------------------------------------------------------

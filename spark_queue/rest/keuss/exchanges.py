@@ -87,7 +87,7 @@ async def exchanges(service: ServiceDependency, array: Flag = None, reload: Flag
     With `array`, the answer has them in the list `data`. It is always current, so `reload` changes
     nothing.
     """
-    return text_response(await service.look(_read_all, bool(array)))
+    return text_response(await service.look((), _read_all, bool(array)))
 
 
 @look_at
@@ -106,7 +106,7 @@ async def exchange(name: ExchangeName, service: ServiceDependency) -> Response:
     `error` is its last failure. `stats` has counts, `hops` the mean duration (ms) by outcome, and
     `rates` the messages per second in the last minute.
     """
-    return text_response(await service.look(_read_one, name))
+    return text_response(await service.look((), _read_one, name))
 
 
 @look_at

@@ -117,7 +117,8 @@ async def list_namespaces(
     changes nothing.
     """
     if array or tree:
-        return text_response(await service.look(_read_statuses, list(service.stores), "array" if array else "tree"))
+        names = list(service.stores)
+        return text_response(await service.look(names, _read_statuses, names, "array" if array else "tree"))
     return json_response(list(service.stores))
 
 
@@ -130,7 +131,7 @@ async def list_queues(
     """Return the status of all queues of a namespace that hold messages or were used before."""
     service.get_store(ns)
     form: ListForm | None = "array" if array else "tree" if tree else None
-    return text_response(await service.look(_read_statuses, [ns], form))
+    return text_response(await service.look([ns], _read_statuses, [ns], form))
 
 
 @routes.get("/q/{ns}/{queue}/status", responses={200: describe_json("Sizes and counters.", QUEUE_STATUS)})
@@ -138,7 +139,7 @@ async def list_queues(
 @viewable
 async def status(bound: QueueDependency, service: ServiceDependency) -> Response:
     """Return the numbers of messages in a queue, by state, and counters."""
-    return text_response(await service.look(_read_status, bound.ns, bound.queue))
+    return text_response(await service.look([bound.ns], _read_status, bound.ns, bound.queue))
 
 
 @look_at
@@ -151,7 +152,7 @@ def _read_status(contents: Contents, ns: str, queue: str) -> bytes:
 @viewable
 async def paused(bound: QueueDependency, service: ServiceDependency) -> Response:
     """Return whether a queue is paused."""
-    return json_response(await service.look(_read_paused, bound.ns, bound.queue))
+    return json_response(await service.look((), _read_paused, bound.ns, bound.queue))
 
 
 @look_at

@@ -83,9 +83,12 @@ class ProcessLooks:
         self._process: _Process | None = None
 
     def run(self, look: Callable[Concatenate[Contents, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return the result of a look. Raises its error; `Overloaded` if the process has ended."""
+        """Return the result of a look. Raises its error.
+
+        Raises `Overloaded` if the process has ended, or cannot start.
+        """
         with self._lock:
-            process = self._process = self._process or _Process(self._setup, self._threads)
+            process = self._process = self._process or self._start()
         try:
             result, error = process.call(look, args, kwargs)
         except (EOFError, OSError):
@@ -98,6 +101,12 @@ class ProcessLooks:
             raise error
         found: T = result
         return found
+
+    def _start(self) -> _Process:
+        try:
+            return _Process(self._setup, self._threads)
+        except OSError as error:  # no memory, files or processes are left; reads and writes go on
+            raise Overloaded(f"the process that looks cannot start ({error}): try again later") from error
 
     def close(self) -> None:
         """End the process."""

@@ -161,7 +161,7 @@ async def look(
         where.append(Condition("tries", ">=", min_tries))
     start = None if after is None else _parse_cursor(after)
 
-    return text_response(await service.look(_read_page, bound.ns, bound.queue, where, limit, start))
+    return text_response(await service.look((), _read_page, bound.ns, bound.queue, where, limit, start))
 
 
 @look_at

@@ -69,7 +69,7 @@ async def list_queues(
     namespaces = sorted(service.stores) if ns is None else [ns]
     for name in namespaces:
         service.get_store(name)
-    return text_response(await service.look(_read_list, namespaces, _parse_after(after), limit, exact))
+    return text_response(await service.look(namespaces, _read_list, namespaces, _parse_after(after), limit, exact))
 
 
 @look_at
@@ -100,7 +100,7 @@ def _parse_after(after: str | None) -> tuple[str, str]:
 @viewable
 async def get_queue(bound: QueueDependency, service: ServiceDependency, exact: Exact = False) -> Response:
     """Return the sizes of a queue, and how many messages all programs have pushed and settled."""
-    return text_response(await service.look(_read_queue, bound.ns, bound.queue, exact))
+    return text_response(await service.look([bound.ns], _read_queue, bound.ns, bound.queue, exact))
 
 
 @look_at
