@@ -32,7 +32,9 @@ _TRAFFIC: Final = {
 #: By kind (from the key) and `v`. The reader of a note refuses other versions.
 SHAPES: Final[Mapping[tuple[str, int | None], Shape]] = {
     ("consumer", 1): _OWNER,
-    ("consumer", 2): {"number": int, "started": _optional([int, int]), "owner": _optional(_OWNER)},
+    ("consumer", 2): {
+        "number": int, "started": _optional([int, int]), "owner": _optional(_OWNER), "reserved?": [int, int],
+    },
     ("query", 1): {"consumer": str, "number?": int, "batch?": _optional(str)},
     ("failing", 1): {
         "seq": Either((int, str)), "runs": int, "alone?": int, "run?": _optional(str), "error?": _optional(str),

@@ -10,11 +10,10 @@ the sink, `databases` those at a sink of several databases, `outside` has what h
 one out, and show what goes wrong then: a check that never fails proves nothing.
 
 The model does not have: `delivery=at-most-once`; batches that fail and are isolated, dead letters and settled
-messages; `mode=log`; a claim of several queues that is cut off in the middle of one, or made ahead; three queues;
-two `load()`s in one query; several sinks; a database of a queue that goes back while a process runs, or to a copy
-that was made just before the batch in work was claimed (`outside` says why); checkpoints and notes of version 1;
-processes that end in good order, and give back what they have reserved ahead; and Spark's own `commit`, which repeats
-what is committed.
+messages; `mode=log`; a claim of several queues that is cut off in the middle of one, or made ahead; three queues; two
+`load()`s in one query; several sinks; a database of a queue that goes back while a process runs; checkpoints and
+notes of version 1; processes that end in good order, and give back what they have reserved ahead; and Spark's own
+`commit`, which repeats what is committed.
 """
 
 from __future__ import annotations
@@ -134,13 +133,13 @@ def _own(state: State, place: int, driver: Driver, world: World, rules: Rules) -
     if note is not None and rules.floor and end.tags[queue].before(note.started):
         yield REFUSED + ": the checkpoint is an older one", state.with_driver(place, None)
         return
-    if note is not None and rules.follows and _skips(end.tags[queue], note):
+    if note is not None and _is_unknown(end, queue, note, world, rules):
         yield WENT_BACK, state.with_driver(place, None)
         return
     living = note and state.runs(epoch, queue, note.owner)
     if living and not state.has("takeovers"):
         return  # it waits
-    by = 1 if note is None else state.unused(epoch, queue)
+    by = 1 if note is None else state.unused(epoch, queue, last=world.notes_reserved)
     owned = state.with_note(epoch, queue, (note or Note(0))._replace(owner=by))
     owned = owned.with_driver(place, after._replace(by=(*driver.by, by)))
     done = ("takes over" if living else "becomes the owner") + of_queue(queue)
@@ -233,7 +232,7 @@ def _claim(state: State, place: int, driver: Driver, world: World, rules: Rules)
         return
     end = Offset(tags, frozenset((*held, *took)))
     if end.rows:
-        claimed = driver._replace(step="log", end=end, fresh=True, tidied=TIDIED)
+        claimed = _reserved(driver._replace(end=end, fresh=True, tidied=TIDIED), world)
         yield f"claims {tag}", after.with_driver(place, claimed)
 
 
@@ -292,9 +291,9 @@ def _claim_of_each(
     took = free[: len(before) if queue else world.most]
     claimed = state.claim({n: Held(tags[queue], "ends") for n in took}, world)
     end = Offset(tags, before | frozenset(took))
-    after = _next(driver._replace(end=end, fresh=True, tidied=TIDIED), world, "log")
-    if queue and len(took) < len(before):
-        after = after._replace(step="keep")
+    after = _next(driver._replace(end=end, fresh=True, tidied=TIDIED), world, "keep")
+    if after.step == "keep" and len(took) == len(before):
+        after = _reserved(after, world)
     yield f"claims {tags[queue]}" if took else f"finds nothing{of_queue(queue)}", claimed.with_driver(place, after)
 
 
@@ -302,11 +301,32 @@ def _keep(state: State, place: int, driver: Driver, world: World, rules: Rules) 
     first = sorted(n for n in driver.end.rows if not n % world.queues)
     beyond = first[len(driver.end.rows) - len(first) :]
     end = driver.end._replace(rows=driver.end.rows - set(beyond))
-    kept = driver._replace(step="log", end=end)
-    if not end.rows:
-        kept = driver._replace(step="claim", end=_begin(driver), fresh=False)
+    kept = driver._replace(step="claim", end=_begin(driver), fresh=False)
+    if end.rows:
+        kept = _reserved(driver._replace(end=end), world)
     back = set(beyond) & set(state.held(driver.end.tags[0]))
     yield "gives back what is too much", state.put(dict.fromkeys(back, FREE)).with_driver(place, kept)
+
+
+def _reserved(driver: Driver, world: World) -> Driver:
+    """Return the process that has reserved a batch."""
+    if not world.notes_reserved:
+        return driver._replace(step="log", queue=0)
+    return driver._replace(step="note", queue=driver.end.queues()[0])
+
+
+def _note(state: State, place: int, driver: Driver, world: World, rules: Rules) -> Moves:
+    """The note says which batch is reserved before Spark may log it."""
+    queue, tag = driver.queue, driver.end.tags[driver.queue]
+    note = state.note(tag.epoch, queue)
+    if note is None or note.owner != driver.by[queue]:
+        yield FENCED, state.with_driver(place, None)
+        return
+    noted = state.with_note(tag.epoch, queue, note._replace(reserved=tag))
+    yield (
+        f"notes that it has reserved {tag}",
+        noted.with_driver(place, _next(driver, world, "log", driver.end.queues())),
+    )
 
 
 def _lease(world: World, rules: Rules) -> str:
@@ -369,10 +389,10 @@ def _plan(state: State, place: int, driver: Driver, world: World, rules: Rules) 
     if rules.owner and (note is None or note.owner != driver.by[queue]):
         yield FENCED, state.with_driver(place, None)
         return
-    if rules.behind and not driver.fresh and any(map(partial(_unfinished, tag), state.messages)):
+    if rules.behind and not driver.fresh and any(map(partial(_unfinished, tag, note), state.messages)):
         yield WENT_BACK + ", and holds an earlier batch", state.with_driver(place, None)
         return
-    if rules.follows and note is not None and _skips(tag, note):
+    if note is not None and _is_unknown(driver.end, queue, note, world, rules):
         yield WENT_BACK, state.with_driver(place, None)
         return
     if note is not None and (rules.every or queue in driver.end.queues()):
@@ -388,14 +408,18 @@ def _plan(state: State, place: int, driver: Driver, world: World, rules: Rules) 
     yield f"starts {tag}", state.with_driver(place, after)
 
 
-def _skips(tag: Tag, note: Note) -> bool:
-    """Whether a batch neither is the one started last nor follows it: the database has lost one."""
-    return tag.seq > (note.started.seq if note.started else 0) + 1
+def _is_unknown(end: Offset, queue: int, note: Note, world: World, rules: Rules) -> bool:
+    """Whether a batch neither was started last nor is the next one that was reserved: the database has lost that."""
+    tag, following = end.tags[queue], (note.started.seq if note.started else 0) + 1
+    if tag.seq > following:
+        return rules.follows
+    noted = rules.noted and world.notes_reserved and queue in end.queues()
+    return noted and tag.seq == following and (note.reserved is None or note.reserved < tag)
 
 
-def _unfinished(tag: Tag, where: Where) -> bool:
+def _unfinished(tag: Tag, note: Note | None, where: Where) -> bool:
     """Whether a message is still held for an earlier batch, which was removed before this one was reserved."""
-    if not isinstance(where, Held) or where.lease != "never":
+    if not isinstance(where, Held) or (where.lease != "never" and not (note and where.tag == note.started)):
         return False
     return (where.tag.epoch, where.tag.queue) == (tag.epoch, tag.queue) and where.tag.seq < tag.seq
 
@@ -468,8 +492,8 @@ def _finish(state: State, place: int, driver: Driver, world: World, rules: Rules
 
 
 STEPS: dict[str, Callable[[State, int, Driver, World, Rules], Moves]] = {
-    "own": _own, "ask": _ask, "commit": _commit, "drain": _drain, "claim": _claim, "keep": _keep, "log": _log,
-    "unread": _unread, "release": _release, "plan": _plan, "hold": _hold, "whole": _whole, "bind": _bind,
+    "own": _own, "ask": _ask, "commit": _commit, "drain": _drain, "claim": _claim, "keep": _keep, "note": _note,
+    "log": _log, "unread": _unread, "release": _release, "plan": _plan, "hold": _hold, "whole": _whole, "bind": _bind,
     "read": _read, "write": sink.write, "stage": sink.stage, "complete": sink.complete, "decide": sink.decide,
     "publish": sink.publish, "sweep": sink.sweep, "finish": _finish,
 }  # fmt: skip

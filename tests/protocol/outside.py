@@ -122,7 +122,7 @@ def _backs(state: State, world: World) -> Iterator[tuple[Step, State]]:
         return
     for queue in range(world.queues if state.idle() and state.has("backs") else 0):
         back = _back(state, backup, queue)
-        if back != state and not any(_looks_unread(disk, backup, queue) for disk in state.disks):
+        if back != state:
             done = f"puts the database back to its copy{of_queue(queue)}"
             yield Step("operator", done, True), back._replace(backup=None).less("backs")
 
@@ -136,21 +136,6 @@ def _back(state: State, backup: Copy, queue: int) -> State:
     for query in range(len(state.bound)):
         after = after.bind(query, queue, backup.bound[query][queue] if query < len(backup.bound) else -1)
     return after
-
-
-def _looks_unread(disk: Disk, backup: Copy, queue: int) -> bool:
-    """Whether the batch in work looks as if its lease had ended before it was started.
-
-    The copy was made between the removal of the batch before it and the claim. No note says that it was read, so its
-    messages come again, and only a sink could notice that.
-    """
-    if len(disk.offsets) - 1 == disk.finished:
-        return False
-    tag = disk.offsets[-1].tags[queue]
-    note = backup.notes[tag.epoch][queue] if tag.epoch < len(backup.notes) else None
-    held = [one for one in backup.messages if isinstance(one, Held) and one.tag.queue == queue]
-    mine = [one for one in held if one.tag.epoch == tag.epoch and (one.lease == "never" or one.tag == tag)]
-    return note is not None and not mine and tag.seq == (note.started.seq if note.started else 0) + 1
 
 
 def _renews(driver: Driver, tag: Tag) -> bool:

@@ -39,6 +39,7 @@ from spark_queue.stores import named, open_store
 from spark_queue.stores.base import Store
 from spark_queue.stores.services import owner
 from spark_queue.stores.services.ledger import LEDGER_PREFIX, batch_of
+from spark_queue.stores.services.owner import Batch
 from spark_queue.stores.services.ownership import Ownership
 from spark_queue.stores.services.publishing import Publisher
 from tests.spark.drive import TEXT, Write, task
@@ -48,14 +49,14 @@ PATIENCE = 60
 
 #: Where a process may stand, by the steps of the model; those of `TIDY` are before the claim, too.
 ORDER = (
-    "own", "ask", "commit", "tidy", "abandon", "give", "claim", "keep", "log", "unread", "release", "plan", "hold",
-    "whole", "bind", "read", "stage", "complete", "decide", "take", "publish", "sweep", "finish",
+    "own", "ask", "commit", "tidy", "abandon", "give", "claim", "keep", "note", "log", "unread", "release", "plan",
+    "hold", "whole", "bind", "read", "stage", "complete", "decide", "take", "publish", "sweep", "finish",
 )  # fmt: skip
 RANK = {name: place for place, name in enumerate(ORDER)}
 
 #: Steps that are taken in one input after the other, or in one database of the sink.
 TIDY = ("tidy", "abandon", "give")
-EACH = ("own", "ask", "commit", *TIDY, "claim", "release", "plan", "hold", "take", "publish", "sweep")
+EACH = ("own", "ask", "commit", *TIDY, "claim", "note", "release", "plan", "hold", "take", "publish", "sweep")
 
 #: The last columns of rows for a sink of several databases.
 ROUTED = pa.schema([*TEXT, pa.field("ns", pa.string())])
@@ -105,13 +106,20 @@ class Process:
     """A driver, its reader process and its tasks in one thread."""
 
     def __init__(
-        self, source: dict[str, str], sink: dict[str, str], disk: Callable[[], Checkpoint], *, old: bool = False
+        self,
+        source: dict[str, str],
+        sink: dict[str, str],
+        disk: Callable[[], Checkpoint],
+        *,
+        old: bool = False,
+        notes: bool = False,
     ) -> None:
         """Start, and read the checkpoint; stand before the first step.
 
-        `disk`: what is there at the moment. `old`: with the calls of Spark 4.0 and 4.1.
+        `disk`: what is there at the moment. `old`: with the calls of Spark 4.0 and 4.1. `notes`: stand before it
+        notes what it has reserved, too.
         """
-        self._old = old
+        self._old, self.notes = old, notes
         self._options = QueueOptions.parse(source, "stream", "snapshot")
         self._sink, self._disk = sink, disk
         self._found = disk().copy()
@@ -325,6 +333,7 @@ def points() -> Iterator[None]:
         before(MultiInputPlanner, "_reserve_from_first", "claim")
         before(MultiInputPlanner, "_reserve_from_each", "claim")
         before(QueueInput, "trim", "keep", lambda _, one, start, rows, most: sum(rows) > most)
+        patch.setattr(Ownership, "note_reserved", _note_reserved_of(Ownership.note_reserved))
         before(MultiInputPlanner, "_release_unread", "unread")
         before(QueueInput, "release_unread", "release")
         before(Batches, "start", "plan", lambda _, batches, end: batches._started != batch_of_offset(end))
@@ -365,6 +374,20 @@ def _take_of(real: Callable[..., None]) -> Callable[..., None]:
         real(publisher, name, ledger, decided, **named)
 
     return take
+
+
+def _note_reserved_of(real: Callable[..., None]) -> Callable[..., None]:
+    def note_reserved(ownership: Ownership, batch: Batch) -> None:
+        process: Process | None = getattr(_here, "process", None)
+        if process is None or process.notes:
+            if process is not None:
+                process.stand("note", ownership.queue)
+            real(ownership, batch)
+        else:  # no step: who has lost its consumer goes on, and is refused when it starts the batch
+            with suppress(FencedError):
+                real(ownership, batch)
+
+    return note_reserved
 
 
 def _note_of(real: Callable[..., Any]) -> Callable[..., Any]:

@@ -215,7 +215,9 @@ class Real(There):
         driver = before.drivers[place]
         if driver is None:
             number, old = place % self.world.queries, self.world.old_calls
-            self.processes[place] = Process(self._source, self._sink, lambda: self.disks[number], old=old)
+            notes = self.world.notes_reserved
+            process = Process(self._source, self._sink, lambda: self.disks[number], old=old, notes=notes)
+            self.processes[place] = process
             return
         if place in self.runs:
             self._after_run(place, action)

@@ -34,6 +34,7 @@ class Rules:
     away: bool = True  # … and nothing at all if one of them cannot be read
     apart: bool = True  # each query has a ledger of its own
     follows: bool = True  # a batch is the one started last, or the next one: else the database went back
+    noted: bool = True  # … and the next one is the one reserved last
     behind: bool = True  # … and no earlier one is still held without end
     settled: bool = True  # what is left of a batch of several queues is not released, if its sink has it
     # Left out, these are planted faults.

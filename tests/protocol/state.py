@@ -37,7 +37,13 @@ class World:
     aborts: int = 0  # writes that fail, and are aborted
     away: int = 0  # databases of the sink that cannot be read then
     databases: int = 1  # of the sink; with several, each run has other rows in each
+    noted: bool = False  # whether a note of what is reserved is a step: it decides where a database goes back
     counting: bool = True  # whether tries are searched, too, where that is possible
+
+    @property
+    def notes_reserved(self) -> bool:
+        """Whether it is a step that a process notes which batch it has reserved."""
+        return self.endless and not self.foreign and bool(self.noted or self.backs)
 
     @property
     def in_order(self) -> bool:
@@ -115,6 +121,7 @@ class Note(NamedTuple):
 
     owner: int  # the number of the process that runs it
     started: Tag | None = None  # the batch that was started last
+    reserved: Tag | None = None  # the batch that was reserved last, if that is noted
 
 
 class Offset(NamedTuple):
@@ -281,18 +288,24 @@ class State(NamedTuple):
             if one and not one.ended
         )
 
-    def unused(self, epoch: int, queue: int) -> int:
-        """Return a number that no process of the epoch has, as far as anything says: the real one just counts on."""
-        tags = [one.tag for one in self.messages if isinstance(one, Held)]
+    def unused(self, epoch: int, queue: int, *, last: bool = False) -> int:
+        """Return a number that no process of the epoch has, as far as anything says: the real one just counts on.
+
+        `last`: one that is higher than all others.
+        """
+        held = (*self.messages, *(self.backup.messages if self.backup else ()))
+        tags = [one.tag for one in held if isinstance(one, Held)]
         for disk in filter(None, (*self.disks, self.copy)):
             tags += [tag for one in disk.offsets for tag in one.tags]
         for driver in filter(None, self.drivers):
             tags += [*driver.start.tags, *driver.end.tags]
             tags += [Tag(driver.epoch, 0, by, place) for place, by in enumerate(driver.by)]
         if note := self.note(epoch, queue):
-            tags += [Tag(epoch, 0, note.owner, queue), *([note.started] if note.started else [])]
+            # A number of which nothing is left but the note may come again: else there are always more states.
+            tags += [] if last else [Tag(epoch, 0, note.owner, queue)]
+            tags += [*filter(None, (note.started, note.reserved))]
         used = {one.by for one in tags if (one.epoch, one.queue) == (epoch, queue)}
-        return next(n for n in range(1, 99) if n not in used)
+        return max(used, default=0) + 1 if last else next(n for n in range(1, 99) if n not in used)
 
     def names(self, stage: Stage) -> bool:
         """Return whether a ledger names this stage: its own one, or that of another database of its sink."""

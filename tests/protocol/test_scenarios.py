@@ -93,7 +93,7 @@ def nothing(*_: object, **__: object) -> int:
         (Store, "renew", "messages: "),
         (Store, "publish", "visible: "),
         (Publisher, "_take", "ledger 1: "),
-        (Batches, "_check_committed_before", "is refused: the database went back, and holds an earlier batch: "),
+        (Ownership, "note_reserved", "it ends: CheckpointError"),
         (Store, "unstage", "ledger 0: "),
     ],
     ids=lambda one: one if isinstance(one, str) and one.isidentifier() else "",

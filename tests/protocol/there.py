@@ -100,9 +100,14 @@ class There:
         has = ConsumerState.from_note(facts) if facts else None
         removed = bool(note and not note.owner and has and not has.owner)  # a recovery removes it, too
         number = note.owner and self.numbers[epoch, queue, note.owner] if note else 0
+        reserved = has.reserved if has and self.world.notes_reserved else None
         return (
-            note and (number, note.started and self.tag(note.started)),
-            has and (0 if removed else has.number, has.started and f"{self.epochs[epoch]}/{has.started}"),
+            note and (number, *(one and self.tag(one) for one in (note.started, note.reserved))),
+            has
+            and (
+                0 if removed else has.number,
+                *(one and f"{self.epochs[epoch]}/{one}" for one in (has.started, reserved)),
+            ),
         )
 
     def _ledger(self, state: State, key: int, ledger: Ledger) -> tuple[Any, Any]:

@@ -2,7 +2,8 @@
 
 1. `reserve`: the messages get the tag `consumer/sequence.by/partition`, and a limited lease. `by`
    is the number of this process, so no other process reserves under such a tag.
-2. `offset`: the batch gets its offset, which Spark writes to its offset log.
+2. `offset`: the batch gets its offset, which Spark writes to its offset log. With exactly-once, the
+   note of the consumer names the batch first.
 3. `start`: the note of the consumer names the batch as the last one started (see `Ownership`).
 4. `hold`: the batch gets the lease that the options set, and its tasks fetch it. A replayed batch
    begins here.
@@ -23,7 +24,7 @@ from collections.abc import Callable
 from spark_queue.messages.schema import MAX_TIME_MS
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.read.abandoned import AbandonedEpochs
-from spark_queue.spark.read.at_most_once import DROPPED_MESSAGE, is_dropped, mark_delivery
+from spark_queue.spark.read.delivery import DROPPED_MESSAGE, is_dropped, is_noted, mark_delivery
 from spark_queue.spark.read.fetch import FetchRange
 from spark_queue.spark.read.lease_renewer import LeaseRenewer
 from spark_queue.spark.read.leftovers import log_others, release_leftovers
@@ -56,8 +57,8 @@ UNSTARTED_LEASE, SHORTEST_UNSTARTED_LEASE = 120_000, 30_000
 class Batches:
     """The batches of one consumer, `name/epoch`, which this process owns."""
 
-    def __init__(self, store: Store, options: QueueOptions, consumer: str, last: Batch, waiting: Stopwatch) -> None:
-        """Become the owner of a consumer. `last`: the last batch in its checkpoint.
+    def __init__(self, store: Store, options: QueueOptions, last: Offset, waiting: Stopwatch) -> None:
+        """Become the owner of a consumer. `last`: its last offset in the checkpoint.
 
         `waiting` measures how long it waits for a batch that is being prefetched.
         Raises `FencedError` if another process runs the consumer, `CheckpointError` if the
@@ -66,8 +67,9 @@ class Batches:
         self.queue = options.queue or ""
         self._waiting = waiting
         self._store, self._options = store, options
+        consumer = last["consumer"]
         self.ownership = Ownership(store, self.queue, consumer)
-        self.ownership.take(last)
+        self.ownership.take(batch_of(last), noted=is_noted(last))
         store.register(self.queue)  # it exists from now on
         set_history(store, self.queue, consumer.partition("/")[0], options.history_ms)
         self.isolation: PoisonMessageHandler | None = None
@@ -192,9 +194,14 @@ class Batches:
     # --- 2. in Spark's log
 
     def offset(self, start: Offset, rows: list[int]) -> Offset:
-        """Return the end offset of the batch after `start`, which this process just reserved."""
+        """Return the end offset of the batch after `start`, which this process just reserved.
+
+        Raises `FencedError` if this process lost the consumer.
+        """
         end: Offset = {**start, "v": OFFSET_VERSION, "seq": start["seq"] + 1, "by": self.number, "rows": rows}
         self._reserved = mark_delivery(end, self._options)
+        if is_noted(self._reserved):
+            self.ownership.note_reserved(batch_of(end))
         return self._reserved
 
     # --- 3. started
@@ -212,19 +219,20 @@ class Batches:
         if self._started != (batch := batch_of(end)):
             if self._reserved != end:
                 self._check_committed_before(end)
-            self.ownership.start(batch)
+            self.ownership.start(batch, noted=is_noted(end))
             self._started = batch
             self._started_batches += 1
             self.reserver.note_batch(sum(end.get("rows", [])))
 
     def _check_committed_before(self, end: Offset) -> None:
-        """Raise `CheckpointError` if an earlier batch than that of `end` is still held without end.
+        """Raise `CheckpointError` if an earlier batch than that of `end` is started and still held.
 
         It was committed before that of `end` was reserved.
         """
+        started = self.ownership.check().started
         for one in self._store.reservations(self.queue, end["consumer"]):
             _, batch = batch_of_tag(one.tag)
-            if batch is not None and batch.seq < end["seq"] and one.until is None:
+            if batch is not None and batch.seq < end["seq"] and (one.until is None or batch == started):
                 raise self.ownership.went_back(batch_of(end), batch)
 
     # --- 4. held, while its tasks work on it

@@ -10,7 +10,7 @@ from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.read.batch_size import MAX_ROWS
 from spark_queue.spark.read.batches import Batches
 from spark_queue.spark.read.fetch import FetchRange
-from spark_queue.spark.read.offsets import OFFSET_VERSION, Offset, batch_of, check_offset, new_consumer, tag_of
+from spark_queue.spark.read.offsets import OFFSET_VERSION, Offset, check_offset, new_consumer, tag_of
 from spark_queue.spark.read.opening import open_query_store
 from spark_queue.spark.read.pacing import SIZE_FIELDS, Stopwatch
 from spark_queue.spark.read.queue_state import QueueState
@@ -40,7 +40,7 @@ class Consumer:
         """
         check_offset(offset, self._options)
         if self.owned is None:
-            self.owned = Batches(self.store, self._options, offset["consumer"], batch_of(offset), self.waiting)
+            self.owned = Batches(self.store, self._options, offset, self.waiting)
             self.planned = offset
         return self.owned
 

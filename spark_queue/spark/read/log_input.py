@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.spark.read.at_most_once import is_dropped
+from spark_queue.spark.read.delivery import is_dropped
 from spark_queue.spark.read.fetch import FetchRange
 from spark_queue.spark.read.limits import ALL_ROWS
 from spark_queue.spark.read.log_cursor import LogCursor, rows_of

@@ -15,7 +15,7 @@ from typing import Any, NotRequired, TypedDict, cast
 
 from spark_queue.errors import CheckpointError
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.spark.read.at_most_once import DROPPED_MESSAGE, is_dropped, mark_delivery
+from spark_queue.spark.read.delivery import DROPPED_MESSAGE, is_dropped, mark_delivery
 from spark_queue.spark.read.limits import ALL_ROWS, partition_limits
 from spark_queue.spark.read.log_cursor import LogCursor, rows_of, split_pieces
 from spark_queue.spark.read.offsets import check_query, new_consumer

@@ -19,7 +19,7 @@ from spark_queue.errors import CheckpointError, FencedError
 from spark_queue.options.inputs import ALTS, LOG, ZIP
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.options.values import EXACTLY_ONCE
-from spark_queue.spark.read.at_most_once import mark_delivery
+from spark_queue.spark.read.delivery import mark_delivery
 from spark_queue.spark.read.fetch import FetchRange, ZippedRange
 from spark_queue.spark.read.log_input import LogInput
 from spark_queue.spark.read.offsets import OFFSET_VERSION, READABLE_VERSIONS, Offset, delivery_of, new_consumer

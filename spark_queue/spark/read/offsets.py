@@ -22,9 +22,9 @@ READABLE_VERSIONS = (1, OFFSET_VERSION)
 class Offset(TypedDict, total=False):
     """The offset of one consumer: it reserved `seq` batches, the last with `rows` by partition.
 
-    `by`: the number of the process that reserved the last one. `delivery`: only if that one was
-    planned with at-most-once. `places`: of a log among several inputs, see `LogInput`. `size` and
-    `firstFull`: see `pacing.py`.
+    `by`: the number of the process that reserved the last one. `delivery`: that with which the
+    last one was planned, unless it is at-least-once. `places`: of a log among several inputs, see
+    `LogInput`. `size` and `firstFull`: see `pacing.py`.
     """
 
     v: int

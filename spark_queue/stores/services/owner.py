@@ -122,11 +122,13 @@ class ConsumerState:
 
     `number`: how many processes have run it. `started`: the batch that was started last, or `None`.
     `owner`: the process that runs it, or ran it last; `None` if it was released manually.
+    `reserved`: the last batch that was reserved with exactly-once, or `None`.
     """
 
     number: int = 0
     started: Batch | None = None
     owner: Owner | None = None
+    reserved: Batch | None = None
 
     @classmethod
     def from_note(cls, note: Note) -> ConsumerState:
@@ -140,19 +142,21 @@ class ConsumerState:
                 f"the note of a consumer has version {version!r}, this version of spark_queue reads "
                 f"{OWNER_VERSION}: upgrade spark_queue"
             )
-        started, owner = facts["started"], facts["owner"]
-        return cls(facts["number"], started and Batch(*started), owner and Owner(**owner))
+        started, owner, reserved = facts["started"], facts["owner"], facts.get("reserved")
+        return cls(
+            facts["number"], started and Batch(*started), owner and Owner(**owner), reserved and Batch(*reserved)
+        )
 
     @property
     def note_value(self) -> dict[str, Any]:
         """The note with this state."""
-        owner = self.owner and asdict(self.owner)
-        return {
+        value: dict[str, Any] = {
             "v": OWNER_VERSION,
             "number": self.number,
             "started": self.started and list(self.started),
-            "owner": owner,
+            "owner": self.owner and asdict(self.owner),
         }
+        return value | {"reserved": list(self.reserved)} if self.reserved else value
 
     def alive_owner(self, now: int) -> Owner | None:
         """Return the owner if it counts as alive at `now` (ms), else `None`."""

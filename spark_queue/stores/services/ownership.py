@@ -12,6 +12,10 @@ has a number, which is part of its tags. So a tag names one reservation by one p
 commit or release by tag does no harm. The note has the batch that was started last. A process with
 an older checkpoint, or with another batch of the same number, is refused before it removes a
 message.
+
+With exactly-once, the note also has the batch that was reserved last, before Spark logs it. Without
+that, a database that went back to a copy from just before looks as if the lease of this batch had
+ended: its messages would come again in the next batch, although a sink may have them.
 """
 
 from __future__ import annotations
@@ -65,10 +69,10 @@ class Ownership:
         """Mark this process as about to end, in each renewal from now on."""
         self._leaving.set()
 
-    def take(self, batch: Batch = INITIAL_BATCH) -> None:
+    def take(self, batch: Batch = INITIAL_BATCH, *, noted: bool = False) -> None:
         """Become the owner; wait for an owner that is about to end.
 
-        `batch`: the last one of the checkpoint.
+        `batch`: the last one of the checkpoint. `noted`: whether it was passed to `note_reserved`.
 
         Raises `CheckpointError` if the checkpoint is older than the batch started last, or if the
         consumer has no note; the note does not change then. Raises `FencedError` if another process
@@ -78,7 +82,7 @@ class Ownership:
         watch, began, next_log = SilenceTimer(), time.monotonic(), FIRST_WAIT_LOG
         while True:
             note = self._store.note(self._key)
-            standing = self._read_state(note, batch)
+            standing = self._read_state(note, batch, noted)
             owner = standing.alive_owner(self._store.now())
             silent = watch.is_silent(note)
             if owner is None or owner.token == self.token or silent:
@@ -111,13 +115,13 @@ class Ownership:
                 )  # fmt: skip
             time.sleep(TAKEOVER_POLL)
 
-    def _read_state(self, note: Note | None, batch: Batch) -> ConsumerState:
+    def _read_state(self, note: Note | None, batch: Batch, noted: bool) -> ConsumerState:
         """Read a note. Raises `CheckpointError` if the checkpoint does not fit it."""
         if note is not None:
             standing = ConsumerState.from_note(note)
             self._check_age(batch, standing.started)
             if standing.number:  # a note of the first version does not say what was started
-                self._check_follows(batch, standing.started)
+                self._check_follows(batch, standing, noted)
             return standing
         if batch.by:
             raise self._checkpoint_error(
@@ -137,13 +141,16 @@ class Ownership:
                 f"again. If the newest checkpoint is lost: {self._recover_hint}",
             )
 
-    def _check_follows(self, batch: Batch, started: Batch | None) -> None:
+    def _check_follows(self, batch: Batch, standing: ConsumerState, noted: bool) -> None:
         """Raise `CheckpointError` unless a batch is the one started last, or the next one.
 
-        The first batch of a checkpoint with offsets of version 1 has any number.
+        The next one must be known as reserved, if that was noted; a later process may have reserved
+        it again. The first batch of a checkpoint with offsets of version 1 has any number.
         """
-        if batch.by and batch.seq > (started.seq if started else 0) + 1:
-            raise self.went_back(batch, started)
+        started = standing.started.seq if standing.started else 0
+        unknown = noted and batch.seq == started + 1 and (standing.reserved is None or standing.reserved < batch)
+        if batch.by and (unknown or batch.seq > started + 1):
+            raise self.went_back(batch, standing.started)
 
     def went_back(self, batch: Batch, started: Batch | None) -> CheckpointError:
         """Return the error for a database that does not know what the checkpoint knows."""
@@ -182,12 +189,22 @@ class Ownership:
         if started != batch:
             raise self.went_back(batch, started)
 
-    def start(self, batch: Batch) -> None:
+    def note_reserved(self, batch: Batch) -> None:
+        """Note that this batch is reserved; call it before Spark may log the batch.
+
+        Raises `FencedError` if this process lost the consumer.
+        """
+        note = self._seen  # usually the note has not changed
+        while note is None or not self._write(note, replace(ConsumerState.from_note(note), reserved=batch)):
+            self.check()
+            note = self._seen
+
+    def start(self, batch: Batch, *, noted: bool = False) -> None:
         """Note that this batch is started: Spark has it in its log, and will run it.
 
-        One compare-and-set; a repeated call changes nothing. Raises `FencedError` if this process
-        lost the consumer, `CheckpointError` if a later batch was started, or another one of the
-        same number.
+        One compare-and-set; a repeated call changes nothing. `noted`: as in `take`. Raises
+        `FencedError` if this process lost the consumer, `CheckpointError` if a later batch was
+        started, or another one of the same number.
         """
         note = self._seen  # usually the note has not changed
         while True:
@@ -197,7 +214,7 @@ class Ownership:
             assert note is not None
             standing = ConsumerState.from_note(note)
             self._check_age(batch, standing.started)
-            self._check_follows(batch, standing.started)
+            self._check_follows(batch, standing, noted)
             if standing.started == batch:
                 self.check()
                 return

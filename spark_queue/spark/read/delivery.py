@@ -1,7 +1,7 @@
-"""Decide whether a batch that is replayed after a restart is dropped.
+"""The delivery with which a batch was planned: it decides what a restart does with the batch.
 
 The restart may have changed the option `delivery`. So the end offset of a batch has the key
-`delivery` if the batch was planned with at-most-once.
+`delivery`, unless the batch was planned with at-least-once.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar, cast
 
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.options.values import AT_MOST_ONCE
+from spark_queue.options.values import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE
 from spark_queue.spark.read.pacing import SIZE_FIELDS
 
 #: The log message for a dropped batch. Its arguments: the number of messages, and the queue.
@@ -27,8 +27,8 @@ def mark_delivery(end: OffsetType, options: QueueOptions) -> OffsetType:
     Fields of the batch before it, from whose end it was copied, are left out.
     """
     offset = {key: value for key, value in end.items() if key not in ("delivery", *SIZE_FIELDS)}
-    if options.delivery == AT_MOST_ONCE:
-        offset["delivery"] = AT_MOST_ONCE
+    if options.delivery != AT_LEAST_ONCE:
+        offset["delivery"] = options.delivery
     return cast("OffsetType", offset)
 
 
@@ -38,3 +38,12 @@ def is_dropped(end: Mapping[str, Any], options: QueueOptions) -> bool:
     It is dropped if it was planned with at-most-once, or if the option is at-most-once now.
     """
     return AT_MOST_ONCE in (end.get("delivery"), options.delivery)
+
+
+def is_noted(end: Mapping[str, Any]) -> bool:
+    """Return whether the note of the consumer names the batch as reserved.
+
+    It does if the batch was planned with exactly-once. Earlier versions did not write that into an
+    offset.
+    """
+    return end.get("delivery") == EXACTLY_ONCE and any(end.get("rows", []))
