@@ -27,6 +27,9 @@ from spark_queue.stores.types import Note, Reservation, queue_note_key
 
 log = logging.getLogger(__name__)
 
+#: The part of the time that looks may take, in a queue with very many reserved messages.
+SHARE_OF_TIME = 0.01
+
 
 class AbandonedEpochs:
     """Looks for abandoned epochs in one queue, for a process that is about to reserve there."""
@@ -36,35 +39,37 @@ class AbandonedEpochs:
         self._store, self.queue, self._consumer = store, queue, consumer
         self._look_at = -math.inf  # when to look again (monotonic s)
         self._seen: dict[str, int] = {}  # consumer -> the version of its note at the first look
-        self.waiting = 0  #: messages of epochs without a started batch whose owners count as alive
-        self.undecided = 0  #: those of them whose owners have shown no sign of life since the first look
+        #: The messages of epochs without a started batch whose owners count as alive, but have
+        #: shown no sign of life since the first look.
+        self.undecided = 0
 
     def release_when_due(self) -> None:
         """Give back what abandoned epochs hold.
 
-        It looks at the first call, and then every 10 s while other epochs may be abandoned soon.
+        It looks at the first call, and then every 10 s: before the lease of an unstarted batch
+        ends, which would count as a try.
         """
-        if time.monotonic() >= self._look_at:
+        if (began := time.monotonic()) >= self._look_at:
             self.release()
+            took = time.monotonic() - began
+            self._look_at = began + max(OWNER_TIMEOUT_MS / 1000, took / SHARE_OF_TIME)
 
     def release(self) -> int:
         """Give back what abandoned epochs hold, and return the number of messages.
 
         Atomic for each epoch as `rollback`. Raises `StoreError`.
         """
-        self.waiting = self.undecided = released = 0
+        self.undecided = released = 0
         for consumer, held in self._unstarted().items():
             key = queue_note_key(self.queue, OWNER_NOTE, consumer)
             note = self._store.note(key)
             if note is None or not _began_nothing(state := ConsumerState.from_note(note)):
                 continue
             if state.alive_owner(self._store.now()):
-                rows = sum(one.rows for one in held)
-                self.waiting += rows
-                self.undecided += rows if self._seen.setdefault(consumer, note.version) == note.version else 0
+                if self._seen.setdefault(consumer, note.version) == note.version:
+                    self.undecided += sum(one.rows for one in held)
             elif state.owner is None or self._remove_owner(key, note, state):
                 released += self._give_back(held)
-        self._look_at = time.monotonic() + OWNER_TIMEOUT_MS / 1000 if self.waiting else math.inf
         return released
 
     def _unstarted(self) -> dict[str, list[Reservation]]:

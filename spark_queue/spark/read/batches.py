@@ -128,7 +128,7 @@ class Batches:
     def clean_up(self, start: Offset) -> None:
         """Remove old notes, and release batches after `start` of earlier processes. Runs once.
 
-        What abandoned epochs hold is released, too; that is repeated while they may.
+        What abandoned epochs hold is released, too; that is repeated.
         """
         first = not self.leftovers_released
         if first:

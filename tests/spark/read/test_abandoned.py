@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from spark_queue import FencedError, Queue, open_store
 from spark_queue.messages.message import pushes
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.spark.read.abandoned import AbandonedEpochs
+from spark_queue.spark.read import abandoned
+from spark_queue.spark.read.abandoned import SHARE_OF_TIME, AbandonedEpochs
 from spark_queue.spark.read.consumer import Consumer
 from spark_queue.spark.read.multi_input import input_offsets
 from spark_queue.spark.read.offsets import batch_of_tag
@@ -119,25 +121,41 @@ def test_a_living_process_keeps_what_it_has_reserved(any_url, name, consumers):
     first, second = consumers(any_url, name), consumers(any_url, name)
     one = first.next(first.initial, 10)
     two = second.next(second.initial, 20)
-    assert sum(two["rows"]) == 10 and second.owned.abandoned.waiting == 10
+    assert sum(two["rows"]) == 10 and second.owned.abandoned.undecided == 10
     assert sum(share.rows for share in first.plan(first.initial, one)) == 10
     change_owner(any_url, name, one["consumer"], dead)
-    assert second.owned.abandoned.release() == 0 and second.owned.abandoned.waiting == 0, "its batch was started"
+    assert second.owned.abandoned.release() == 0 and second.owned.abandoned.undecided == 0, "its batch was started"
 
 
-def test_it_looks_again_while_others_may_be_abandoned(any_url, name, consumers, monkeypatch):
+@pytest.mark.parametrize("later", [True, False])
+def test_it_looks_again(any_url, name, consumers, later):
+    """Also for what another process reserves after its first look."""
     with Queue(any_url, name) as queue:
         queue.push_many(list(range(20)))
     first, second = consumers(any_url, name), consumers(any_url, name)
-    one = first.next(first.initial, 10)
+    if not later:
+        one = first.next(first.initial, 10)
     two = second.next(second.initial, 10)
     second.plan(second.initial, two)
+    if later:
+        one = first.next(first.initial, 10)
     first.owned.lease_renewer.stop()
     change_owner(any_url, name, one["consumer"], dead)
     second.owned.abandoned._look_at = 0.0  # ten seconds later
     three = second.next(two, 10)
     assert sum(three["rows"]) == 10
-    assert second.owned.abandoned.waiting == 0 and tries(any_url, name) <= {0}
+    assert tries(any_url, name) <= {0}
+
+
+def test_looks_take_a_part_of_the_time_only(sqlite_url, name, consumers, monkeypatch):
+    with Queue(sqlite_url, name) as queue:
+        queue.push_many(list(range(20)))
+    one = consumers(sqlite_url, name)
+    seconds = iter([100.0, 103.0])
+    monkeypatch.setattr(abandoned, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    looks = AbandonedEpochs(one.store, name, "other/1")
+    looks.release_when_due()
+    assert looks._look_at == 100 + 3 / SHARE_OF_TIME
 
 
 def test_who_loses_the_compare_and_set_gives_nothing_back(any_url, name, consumers, monkeypatch):
