@@ -12,6 +12,7 @@ from spark_queue.admin.recovery import recover_consumer
 from spark_queue.graph.exchange import Destination, Exchange
 from spark_queue.graph.model import Graph, Namespace
 from spark_queue.graph.parts import ConsumerSettings, Place
+from spark_queue.graph.processor import Input, Processor
 from spark_queue.graph.validation import with_step
 from spark_queue.messages.message import pushes
 from spark_queue.rest import Settings, create_app
@@ -102,3 +103,18 @@ def test_what_another_checkpoint_holds_is_stuck_while_a_new_one_runs(any_url, na
         assert {one["until"] for one in found["pending_acks"].values()} == {None}
         recover_consumer(any_url, src, f"{name}.x/e1", written=False)
         assert status(graph, f"{name}.x")["error"] is None
+
+
+def test_what_a_step_of_several_sources_holds(any_url, name):
+    step = Processor("m:f", in_={one: Input(f"{name}.{one}", "ns1") for one in "ab"})
+    graph = with_step(Graph({"ns1": Namespace(any_url)}), f"{name}.x", step)
+    with open_store(any_url) as store:
+        for queue, rows in ((f"{name}.a", 4), (f"{name}.b", 3)):
+            store.push(queue, pushes([{"n": n} for n in range(5)]))
+            store.reserve(queue, f"{name}.x/e1/1.1", rows, lease=None)
+        found = status(graph, f"{name}.x")
+        assert found["pending_acks"] == {f"{name}.x/e1/1.1/0": {"messages": 7, "until": None}}
+        new = Ownership(store, f"{name}.b", f"{name}.x/e2")
+        new.take()
+        found = status(graph, f"{name}.x")
+        assert found["cid"] == f"{name}.x/e2" and f"7 messages of queue '{name}.a' and '{name}.b'" in found["error"]

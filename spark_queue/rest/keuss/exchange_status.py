@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any
 
 from spark_queue.errors import plural
@@ -32,7 +33,7 @@ def exchange_statuses(known: Mapping[str, KnownStep], stores: Mapping[str, Store
     """Return the status of each of these steps, by name. Raises `StoreError`."""
     namespaces = dict.fromkeys(one.ns for one in known.values())
     live = {ns: _live_consumers(stores[ns]) for ns in namespaces}
-    return {name: _status(one, stores[one.ns], live[one.ns]) for name, one in known.items()}
+    return {name: _status(one, stores, live[one.ns]) for name, one in known.items()}
 
 
 def _live_consumers(store: Store) -> LiveConsumers:
@@ -40,19 +41,21 @@ def _live_consumers(store: Store) -> LiveConsumers:
     return {(queue, consumer.partition("/")[0]): (consumer, owner) for queue, consumer, owner in found}
 
 
-def _status(one: KnownStep, store: Store, live: LiveConsumers) -> dict[str, Any]:
+def _status(one: KnownStep, stores: Mapping[str, Store], live: LiveConsumers) -> dict[str, Any]:
+    store = stores[one.ns]
     now, run, times = store.now(), load_run(store, one.key), load_times(store, one.name)
-    src = one.step.src if one.step else None
-    consumer, owner = live.get((src.queue, one.name), (one.name, None)) if src else (one.name, None)
+    sources = one.step.sources if one.step else []
+    lives = [live[key] for place in sources if (key := (place.queue, one.name)) in live]
+    consumer, owner = lives[0] if lives else (one.name, None)
     server = run.owner if run and run.owner and run.owner.is_alive(now) else None
     running = owner is not None or server is not None
-    held = store.reservations(src.queue, one.name) if src else []
-    stuck = _describe_stuck(held, src.queue, consumer) if src and owner else None
+    held = {place.queue: stores[place.ns].reservations(place.queue, one.name) for place in sources}
+    stuck = _describe_stuck(held, consumer) if owner else None
     return {
         "name": one.name,
         **(_declaration(one.step) if one.step else {}),
         "cid": consumer,
-        "pending_acks": _describe_reservations(held),
+        "pending_acks": _describe_reservations(chain.from_iterable(held.values())),
         "pending_tids": {},
         "stopped": one.stopped,
         "declared": one.declared,
@@ -100,32 +103,36 @@ def _queue(place: Place) -> dict[str, str]:
     return {"ns": place.ns, "q": place.queue}
 
 
-def _describe_reservations(held: Sequence[Reservation]) -> dict[str, dict[str, Any]]:
-    """Return the reservations of a step: the number of messages, and when the lease ends."""
-    return {
-        one.tag: {
-            "messages": one.rows,
-            "until": None if one.until is None else datetime.fromtimestamp(one.until / 1000, UTC),
-        }
-        for one in held
-    }
+def _describe_reservations(held: Iterable[Reservation]) -> dict[str, dict[str, Any]]:
+    """Return the reservations of a step: the number of messages, and when the lease ends.
+
+    A step with several sources reserves under the same tag in each.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for one in held:
+        until = None if one.until is None else datetime.fromtimestamp(one.until / 1000, UTC)
+        found.setdefault(one.tag, {"messages": 0, "until": until})["messages"] += one.rows
+    return found
 
 
-def _describe_stuck(held: Sequence[Reservation], queue: str, running: str) -> str | None:
+def _describe_stuck(held: Mapping[str, Sequence[Reservation]], running: str) -> str | None:
     """Return a sentence about reservations without end that the `running` consumer did not make.
 
-    They are of another checkpoint of the step, so the step does not settle them. `None`: no such.
+    They are of another checkpoint of the step, so the step does not settle them. `held`: by queue.
+    `None`: no such.
     """
-    rows: Counter[str] = Counter()
-    for one in held:
-        consumer = "/".join(one.tag.split("/")[:2])
-        if one.until is None and consumer != running:
-            rows[consumer] += one.rows
+    rows: Counter[tuple[str, str]] = Counter()
+    for queue, reservations in held.items():
+        for one in reservations:
+            consumer = "/".join(one.tag.split("/")[:2])
+            if one.until is None and consumer != running:
+                rows[queue, consumer] += one.rows
     if not rows:
         return None
-    steps = "; ".join(f"spark-queue recover URL {queue} {consumer} --sink URL" for consumer in rows)
+    queues = " and ".join(dict.fromkeys(repr(queue) for queue, _ in rows))
+    steps = "; ".join(f"spark-queue recover URL {queue} {consumer} --sink URL" for queue, consumer in rows)
     return (
-        f"{plural(rows.total(), 'message')} of queue {queue!r} stay reserved: this exchange has reserved them with "
+        f"{plural(rows.total(), 'message')} of queue {queues} stay reserved: this exchange has reserved them with "
         f"another checkpoint, and runs with a new one. Settle them with: {steps}"
     )
 
