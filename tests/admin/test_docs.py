@@ -82,10 +82,12 @@ def living(tmp_path, monkeypatch):
         bind(store, "departures", "etl", QueryBinding(LOST, "etl/0b51d2", 30, "31.1"))
         dead = Ownership(store, "departures", "etl/0b51d2")
         dead.take()
+        dead.start(Batch(30))
         dead.start(Batch(31, 1))
         owner.revoke(store, "departures", "etl/0b51d2")
         ownership = Ownership(store, "departures", "etl/3fa9c1")
         ownership.take()
+        ownership.start(Batch(11))
         ownership.start(Batch(12, 1))
         yield ownership
 

@@ -31,6 +31,7 @@ class Lost:
         store.reserve(queue, f"{CONSUMER}/8.2", 5)
         ownership = Ownership(store, queue, CONSUMER)
         ownership.take()
+        ownership.start(Batch(6))
         ownership.start(Batch(7, 2))
         owner.revoke(store, queue, CONSUMER)
 

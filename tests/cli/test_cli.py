@@ -132,7 +132,12 @@ def test_ledgers(url, store, name):
     refused = Run("ledger", "set", url, name, 4)
     assert refused.code == 2 and f"spark-queue ledger recover URL {name}" in refused.err
     assert Run("ledger", "recover", url, name).out == "3 messages published, 2 staged rows dropped\n"
-    assert Run("ledger", "recover", url, name, "--json").json == {"sink": name, "published": 0, "dropped": 0}
+    assert Run("ledger", "recover", url, name, "--json").json == {
+        "sink": name,
+        "published": 0,
+        "dropped": 0,
+        "kept": 0,
+    }
     assert Run("ledger", "set", url, name, 9).out == f"sink {name} set to batch 9; before: batch 3\n"
     assert Run("ledger", "set", url, name, 10, "--json").json == {"sink": name, "batch": 10, "before": 9}
     delete_sink(store, name)
