@@ -563,6 +563,12 @@ BUGS: dict[str, Bug] = {
         "                return value\n",
         "tests/runner/sql/test_origins.py::test_text_of_a_file_keeps_its_mark",
     ),
+    "the parser of Spark remembers all that it has read": Bug(
+        "runner/sql/parser_memory.py",
+        "            if self._characters >= self._most:\n",
+        "            if not self._most:\n",
+        "tests/runner/sql/test_parser_memory.py::test_different_texts_fill_no_memory",
+    ),
     "any pattern": Bug(
         "graph/patterns.py",
         "        _Scanner(pattern).scan()\n    except ValueError as mistake:\n        return str(mistake)\n",

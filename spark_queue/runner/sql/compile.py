@@ -13,6 +13,7 @@ from pyspark.sql import Column, SparkSession
 from spark_queue.errors import GraphError
 from spark_queue.graph.parts import ForeignSql
 from spark_queue.graph.sql_functions import sql_mistake
+from spark_queue.runner.sql.parser_memory import PARSER_MEMORY
 from spark_queue.runner.sql.rules import check_tree
 from spark_queue.runner.sql.sizes import check_sizes
 from spark_queue.runner.sql.tree import read_tree
@@ -51,6 +52,8 @@ def parse_checked(spark: SparkSession, sql: str, hidden: frozenset[str] = frozen
         if "StackOverflowError" not in str(error):
             raise
         raise GraphError("must be nested less deeply: Spark cannot parse it") from None
+    finally:
+        PARSER_MEMORY.count(_jvm(spark), sql)
     called = check_tree(root, hidden)
     check_sizes(root, hidden)
     for name in sorted(called):

@@ -1,0 +1,62 @@
+"""Spark's parser remembers a bounded part of what it has read, also of texts that are refused."""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from py4j.java_gateway import get_field
+
+from spark_queue.runner.sql import compile as compiling
+from spark_queue.runner.sql.parser_memory import PARSER_MEMORY, ParserMemory, contexts
+from tests.runner.sql.test_generated import FORBIDDEN, generated, passes, spelled
+
+
+def texts(seed, characters):
+    """Different texts with so many characters in all, each of which is refused."""
+    chance, found, left = random.Random(seed), [], characters
+    while left > 0:
+        found.append(spelled(chance, generated(chance, chance.randrange(4), chance.choice(FORBIDDEN))))
+        left -= len(found[-1])
+    return found
+
+
+def states(spark):
+    """How many states all parsers share."""
+    parser = spark._jvm.org.apache.spark.sql.catalyst.parser.SqlBaseParser(None)
+    return sum(len(get_field(one, "states")) for one in get_field(parser.getInterpreter(), "decisionToDFA"))
+
+
+@pytest.fixture
+def forgets_after(spark, monkeypatch):
+    """Lets the parser forget all after so many characters, and now."""
+
+    def forget_after(most):
+        ParserMemory(0).count(spark._jvm, "")
+        monkeypatch.setattr(compiling, "PARSER_MEMORY", ParserMemory(most))
+
+    yield forget_after
+    ParserMemory(0).count(spark._jvm, "")
+
+
+def test_different_texts_fill_no_memory(spark, forgets_after):
+    found = {}
+    for most in (1_000, 100_000):
+        forgets_after(most)
+        assert len(contexts(spark._jvm)) == 0
+        assert not any(passes(spark, one) for one in texts(1, 20_000))
+        found[most] = len(contexts(spark._jvm)), states(spark)
+    assert found[1_000][0] < found[100_000][0] / 4 and found[1_000][1] < found[100_000][1] / 2, found
+
+
+def test_it_forgets_while_others_read(spark, forgets_after):
+    forgets_after(200)
+    with ThreadPoolExecutor(4) as threads:
+        good = [threads.submit(passes, spark, f"payload:a{n}::int > {n} and headers['a'] = 'b'") for n in range(200)]
+        bad = [threads.submit(passes, spark, one) for one in texts(2, 10_000)]
+        assert all(one.result() for one in good) and not any(one.result() for one in bad)
+
+
+def test_it_forgets_after_a_text_of_the_largest_size():
+    assert PARSER_MEMORY._most == 1 << 16
