@@ -2,7 +2,7 @@
 
 To read the next text in less time, the parser (ANTLR) keeps how it has decided on each piece of a
 text: a DFA, and its contexts, which all parsers of the process share. It forgets nothing. Refused
-texts count, too: 2.5 MB of different ones fill 1 GB. Spark 4.1 and later can bound that by a conf,
+texts count, too: 2.5 MB of different texts fill 1 GB. Spark 4.1 and later can bound that by a conf,
 4.0 cannot. So it is done here for all of them.
 """
 
@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.java_gateway import get_method
 
+from spark_queue.graph.sql_limits import MAX_TEXT
+
 if TYPE_CHECKING:
     from py4j.java_gateway import JVMView
 
@@ -20,22 +22,25 @@ _PARSER = "org.apache.spark.sql.catalyst.parser.SqlBaseParser"
 
 
 class ParserMemory:
-    """Lets Spark's parser forget all when it has read many characters. Threads may share it."""
+    """Clears what Spark's parser remembers each time it has read many characters.
+
+    Threads may share it.
+    """
 
     def __init__(self, most: int) -> None:
-        """`most`: after how many characters."""
+        """`most`: the number of characters after which it is cleared."""
         self._most, self._characters, self._lock = most, 0, Lock()
 
     def count(self, jvm: JVMView, text: str) -> None:
-        """Count a text that was parsed.
+        """Count the characters of a text that was parsed.
 
-        A text that another thread parses meanwhile is read as before, in more time.
+        A text that another thread parses at that moment gives the same tree, in more time.
         """
         with self._lock:
             self._characters += len(text)
             if self._characters >= self._most:
                 jvm.org.apache.spark.sql.catalyst.parser.SqlBaseParser(None).getInterpreter().clearDFA()
-                get_method(contexts(jvm), "clear")()  # that of py4j asks for each entry
+                get_method(contexts(jvm), "clear")()  # JavaMap.clear of py4j removes each entry in a call
                 self._characters = 0
 
 
@@ -54,5 +59,5 @@ def _field(jvm: JVMView, of: str, name: str) -> Any:
     return field
 
 
-#: Of the one process of Java that a Python process has. 64 KB take about 25 MB.
-PARSER_MEMORY = ParserMemory(1 << 16)
+#: That of the JVM of this process. A text of the largest size takes about 25 MB.
+PARSER_MEMORY = ParserMemory(MAX_TEXT)

@@ -14,7 +14,7 @@ from tests.runner.sql.test_generated import FORBIDDEN, generated, passes, spelle
 
 
 def texts(seed, characters):
-    """Different texts with so many characters in all, each of which is refused."""
+    """Return different expressions that are refused, with about this number of characters in total."""
     chance, found, left = random.Random(seed), [], characters
     while left > 0:
         found.append(spelled(chance, generated(chance, chance.randrange(4), chance.choice(FORBIDDEN))))
@@ -23,14 +23,14 @@ def texts(seed, characters):
 
 
 def states(spark):
-    """How many states all parsers share."""
+    """Return the number of states that all parsers share."""
     parser = spark._jvm.org.apache.spark.sql.catalyst.parser.SqlBaseParser(None)
     return sum(len(get_field(one, "states")) for one in get_field(parser.getInterpreter(), "decisionToDFA"))
 
 
 @pytest.fixture
 def forgets_after(spark, monkeypatch):
-    """Lets the parser forget all after so many characters, and now."""
+    """Return a function that clears the parser's memory and sets its limit (characters)."""
 
     def forget_after(most):
         ParserMemory(0).count(spark._jvm, "")
