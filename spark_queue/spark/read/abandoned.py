@@ -27,7 +27,7 @@ from spark_queue.stores.types import Note, Reservation, queue_note_key
 
 log = logging.getLogger(__name__)
 
-#: The part of the time that looks may take, in a queue with very many reserved messages.
+#: The part of the time that looks may take, in a queue with many reserved messages.
 SHARE_OF_TIME = 0.01
 
 
@@ -46,8 +46,8 @@ class AbandonedEpochs:
     def release_when_due(self) -> None:
         """Give back what abandoned epochs hold.
 
-        It looks at the first call, and then every 10 s: before the lease of an unstarted batch
-        ends, which would count as a try.
+        It looks at the first call, and then every 10 s. So it comes before the end of the lease of
+        an unstarted batch, which would count as a try.
         """
         if (began := time.monotonic()) >= self._look_at:
             self.release()
