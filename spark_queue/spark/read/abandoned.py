@@ -46,8 +46,8 @@ class AbandonedEpochs:
     def release_when_due(self) -> None:
         """Give back what abandoned epochs hold.
 
-        It looks at the first call, and then every 10 s. So it comes before the end of the lease of
-        an unstarted batch, which would count as a try.
+        It looks at the first call, and then every 10 seconds. So it comes before the end of the
+        lease of an unstarted batch, which would count as a try.
         """
         if (began := time.monotonic()) >= self._look_at:
             self.release()
