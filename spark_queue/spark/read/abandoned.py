@@ -39,8 +39,8 @@ class AbandonedEpochs:
         self._store, self.queue, self._consumer = store, queue, consumer
         self._look_at = -math.inf  # when to look again (monotonic s)
         self._seen: dict[str, int] = {}  # consumer -> the version of its note at the first look
-        #: The messages of epochs without a started batch whose owners count as alive, but have
-        #: shown no sign of life since the first look.
+        #: The messages of unstarted epochs whose owners count as alive. Since the first look, these
+        #: owners have shown no sign of life.
         self.undecided = 0
 
     def release_when_due(self) -> None:
