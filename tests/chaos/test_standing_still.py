@@ -100,6 +100,7 @@ def stood_still(url: str, name: str, folder: Path, delivery: str, step: int) -> 
 
 @pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
 @pytest.mark.full
+@pytest.mark.timeout(900)
 def test_a_driver_that_stands_still_at_any_step_loses_nothing(any_url, name, tmp_path, delivery):
     step = 1
     while stood_still(any_url, name, tmp_path / str(step), delivery, step):
