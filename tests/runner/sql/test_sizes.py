@@ -6,6 +6,9 @@ import pytest
 
 from spark_queue.errors import GraphError
 from spark_queue.runner.sql.compile import parse_checked
+from tests.spark_session import SPARK
+
+extraction = pytest.mark.skipif(SPARK < (4, 1), reason="Spark 4.0 cannot parse payload:n")
 
 SMALL = [
     "repeat(payload, 4) = ''",
@@ -35,6 +38,7 @@ LARGE = {
     "size(flatten(transform(sequence(1,2000), x -> array_repeat(repeat(payload,100000),100000)))) > 0": "repeat()",
     "repeat(payload, 5) = ''": "repeat() may return 80 MB",
     "repeat(payload, tries) = ''": "repeat()",
+    "repeat('a', payload:n::int) = ''": "repeat() may return any number of bytes",
     "repeat('a', get_json_object(payload, '$.n')::int) = ''": "repeat() may return any number of bytes",
     "repeat('a', -(-1000000000)) = ''": "repeat()",
     "repeat('a', 40000 * 40000) = ''": "repeat()",
@@ -87,7 +91,7 @@ def test_a_result_that_fits_is_allowed(spark, text):
     parse_checked(spark, text)
 
 
-@pytest.mark.parametrize("text", LARGE)
+@pytest.mark.parametrize("text", [pytest.param(text, marks=extraction) if ":n" in text else text for text in LARGE])
 def test_a_result_that_may_be_large_is_refused(spark, text):
     with pytest.raises(GraphError, match="must return at most 64 MB at each step") as refused:
         parse_checked(spark, text)
