@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from spark_queue.consuming.holdings import Holdings
 from spark_queue.consuming.iteration import Lead, MessageIterator
-from spark_queue.consuming.reserver import Reserver
+from spark_queue.consuming.reserver import MessageReserver
 from spark_queue.errors import MessageError, OptionError
 from spark_queue.messages.buckets import Buckets, Layout
 from spark_queue.messages.ids import new_id_array
@@ -109,7 +109,7 @@ class Queue:
         self._max_tries = max_tries
         self._history = round(history * 1000)
         self._holdings = Holdings(self.consumer)
-        self._reserver = Reserver(
+        self._reserver = MessageReserver(
             self.store, queue, self.dead_name, self._holdings, self._lease, max_tries, self._history
         )
         self._leads: list[Lead] = []  # of iterations

@@ -1,9 +1,9 @@
 """Iterate over the messages of a queue: reserve ahead, hand out one after the other, renew leases.
 
-A message counts a try when it is handed out, so a program that is killed fails the message that it
+A message counts a try when it is handed out. So a program that is killed fails the message that it
 worked on, and no other. The call that settles a message hands out the next one in the same round
-trip. What a program has reserved ahead goes back with its tries as they were: when the iteration is
-closed or dropped, or with the end of its lease.
+trip. Messages that were not handed out go back with their tries as they were: when the iteration
+is closed or dropped, or when their lease ends.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Self
 
-from spark_queue.consuming.reserver import Reserver
+from spark_queue.consuming.reserver import MessageReserver
 from spark_queue.errors import StoreError, plural
 from spark_queue.messages.buckets import Record
 from spark_queue.messages.message import Message
@@ -44,7 +44,7 @@ def seconds() -> float:
 
 
 @dataclass
-class Batch:
+class ReservedAhead:
     """Messages that were reserved ahead together. `tag` is above the tags of all of them."""
 
     tag: str
@@ -71,9 +71,9 @@ class Lead:
     The thread that renews leases refers to it, and not to the iteration: one that is dropped ends.
     """
 
-    def __init__(self, reserver: Reserver) -> None:
+    def __init__(self, reserver: MessageReserver) -> None:
         self.reserver = reserver
-        self.batch: Batch | None = None
+        self.batch: ReservedAhead | None = None
         self.stopped = False
         # Garbage may be collected within any call: a `SimpleQueue` allows for it, an `Event` not.
         self._stop: SimpleQueue[None] = SimpleQueue()
@@ -118,7 +118,7 @@ class Lead:
         self.batch = None
         return None
 
-    def _hand_out(self, batch: Batch, message: Message) -> bool:
+    def _hand_out(self, batch: ReservedAhead, message: Message) -> bool:
         reserver = self.reserver
         if reserver.store.hand_out(reserver.queue, self._order(batch, message)):
             self._note_handed_out(batch, message)
@@ -126,14 +126,14 @@ class Lead:
         self._drop_lost(batch, 1)
         return False
 
-    def _order(self, batch: Batch, message: Message) -> HandOut:
+    def _order(self, batch: ReservedAhead, message: Message) -> HandOut:
         return HandOut(batch.tag, record_of(message), self.reserver.lease)
 
-    def _note_handed_out(self, batch: Batch, message: Message) -> None:
+    def _note_handed_out(self, batch: ReservedAhead, message: Message) -> None:
         batch.handed_out_at = seconds()
         self.reserver.holdings.add(batch.seen_tag, [message.id])
 
-    def _is_lost(self, batch: Batch, message: Message) -> bool:
+    def _is_lost(self, batch: ReservedAhead, message: Message) -> bool:
         """Return whether a message was lost after it was handed out: this process stood still."""
         reserver = self.reserver
         if reserver.lease is None or (seconds() - batch.handed_out_at) * 1000 < reserver.lease:
@@ -144,7 +144,7 @@ class Lead:
         self._drop_lost(batch, 1)
         return True
 
-    def _drop_lost(self, batch: Batch, lost: int) -> None:
+    def _drop_lost(self, batch: ReservedAhead, lost: int) -> None:
         """Drop all messages ahead that are lost, too, and warn once."""
         reserver = self.reserver
         held = set(reserver.store.held_ids(reserver.queue, unseen_tag(batch.tag)))
@@ -244,7 +244,7 @@ class MessageIterator(Iterator[Message], AbstractContextManager["MessageIterator
     """
 
     def __init__(
-        self, reserver: Reserver, leads: list[Lead], *, timeout: float | None, prefetch: int, renew: bool
+        self, reserver: MessageReserver, leads: list[Lead], *, timeout: float | None, prefetch: int, renew: bool
     ) -> None:
         """Reserve nothing yet. `leads`: those of the client, to which that of this one is added."""
         self._reserver, self._leads = reserver, leads
@@ -279,11 +279,11 @@ class MessageIterator(Iterator[Message], AbstractContextManager["MessageIterator
             found = self._reserver.reserve(1, timeout)
             if found:
                 (tag,) = self._reserver.holdings.tags_of([found[0].id])
-                self.lead.batch = Batch(tag, deque(), next=found[0])
+                self.lead.batch = ReservedAhead(tag, deque(), next=found[0])
         else:
             tag, found = self._reserver.reserve_ahead(self._prefetch, timeout)
             if found:
-                self.lead.batch = Batch(tag, deque(found))
+                self.lead.batch = ReservedAhead(tag, deque(found))
         if not found and self._timeout is not None:
             self.close()
         elif found and self._interval is not None and self._thread is None:

@@ -15,7 +15,7 @@ from spark_queue.stores.types import unseen_tag
 
 
 @dataclass(frozen=True)
-class Reserver:
+class MessageReserver:
     """Reserves messages of one queue. `lease` and `history`: ms; a lease of `None` never ends."""
 
     store: Store
@@ -31,7 +31,7 @@ class Reserver:
         return self._take(timeout, lambda tag: self._reserve(tag, limit))
 
     def reserve_ahead(self, limit: int, timeout: float) -> tuple[str, list[Message]]:
-        """Reserve messages that nobody works on yet; return them, and the tag above theirs."""
+        """Reserve messages ahead; return the tag above theirs, and the messages."""
         used = ""
 
         def reserve(tag: str) -> tuple[int, list[Message]]:

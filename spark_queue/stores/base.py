@@ -549,13 +549,16 @@ class Store(ABC):
         """Hand out a message that was reserved ahead: from now on, the end of its lease is a try.
 
         Return whether it is still held; if not, another consumer may work on it. Atomic, and may be
-        repeated.
+        repeated. Raises `StoreError` as `fetch` does.
         """
         done = self.transfer(queue, unseen_tag(next.tag), next.seen_tag, [next.record.id], lease=next.lease)
         return bool(done) or self._is_handed_out(queue, next)
 
     def _is_handed_out(self, queue: str, next: HandOut) -> bool:
-        """Return whether an earlier call has handed out the message, and the reply was lost."""
+        """Return whether an earlier call has handed out the message, and the reply was lost.
+
+        Raises `StoreError` as `fetch` does.
+        """
         return next.record.id in self.held_ids(queue, next.seen_tag)
 
     def settle_and_hand_out(
@@ -565,7 +568,8 @@ class Store(ABC):
 
         Both happen in one round trip: a consumer that works on one message after the other needs no
         more than one for each. Return how many messages were settled, and whether the other one is
-        held. The first part is done before the second, each is atomic.
+        held. The first part is done before the second, each is atomic. Raises `OptionError` for an
+        invalid tag or delay, and `StoreError` as `fetch` does.
         """
         check_tag(tag)
         settled, handed_out = self._attempt(self._settle_and_hand_out, queue, tag, records, how, next)
@@ -577,7 +581,10 @@ class Store(ABC):
         return settled, bool(handed_out) or self._is_handed_out(queue, next)
 
     def settle(self, queue: str, tag: str, ids: Sequence[str] | None, how: Commit | Rollback) -> int:
-        """Commit or roll back messages of the tag (only `ids`, if given); return their number."""
+        """Commit or roll back messages of the tag (only `ids`, if given); return their number.
+
+        Raises `OptionError` as `commit` and `rollback` do.
+        """
         if isinstance(how, Commit):
             return self.commit(queue, tag, ids, history=how.history, outcome=how.outcome)
         return self.rollback(queue, tag, ids, delay=how.delay, failed=how.failed)

@@ -47,7 +47,7 @@ _COMPARE: dict[str, Callable[[pa.Array, pa.Scalar], pa.Array]] = {
 _OUTCOME = re.compile(r"""[^\s"'\\\x00-\x1f\x7f]{1,200}""")
 _TAG = re.compile(r"[A-Za-z0-9_.:@-]+(/[A-Za-z0-9_.:@-]+)*")
 
-#: The last part of a tag whose messages were reserved ahead: nobody has worked on them yet.
+#: The last part of a tag whose messages were reserved ahead: no consumer has worked on them yet.
 UNSEEN = "unseen"
 
 
@@ -303,7 +303,7 @@ def unseen_tag(tag: str) -> str:
 
 
 def is_unseen(tag: str) -> bool:
-    """Return whether nobody has worked on the messages of a tag: the end of its lease is no try."""
+    """Return whether the messages of a tag are reserved ahead: the end of its lease is no try."""
     return tag.endswith(f"/{UNSEEN}")
 
 

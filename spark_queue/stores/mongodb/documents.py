@@ -198,7 +198,7 @@ SOUND_DOCUMENT: Filter = {
     "$expr": _TRIES_VALID,
 }
 
-#: Whether the tag of a reservation of ours says that nobody has worked on the message.
+#: Whether a message was reserved ahead by a client of ours.
 IS_UNSEEN: Document = {
     "$and": [
         {"$eq": ["$reserved", "$_reserved"]},
@@ -325,8 +325,8 @@ def to_date(ms: int) -> DatetimeMS:
 def claim_update(tag: str, now: DatetimeMS, until: DatetimeMS) -> list[Document]:
     """Return the update that reserves messages under a tag.
 
-    After an expired lease of ours, a message keeps when it was due. If nobody worked on it under
-    that lease, it keeps the try that was added then.
+    After an expired lease of ours, a message keeps when it was due. If it was only reserved ahead,
+    it also keeps the try that was added then.
     """
     tries = {"$cond": [IS_UNSEEN, "$tries", add_tries(1)]}
     fields = {"mature": until, "tries": tries, "reserved": now, "_tag": tag, "_mature": DUE, "_reserved": now}

@@ -314,7 +314,7 @@ class RedisStore(SignallingStore):
             pipeline = client.pipeline(transaction=False)
             for name, arguments in calls:
                 pipeline.evalsha(self._script(name)[0], len(keys), *keys, *arguments)
-            answers = pipeline.execute(raise_on_error=False)
+            answers: list[Any] = pipeline.execute(raise_on_error=False)
         for at, (name, arguments) in enumerate(calls):
             if isinstance(answers[at], redis.exceptions.NoScriptError):
                 answers[at] = self._run(name, queue, *arguments)

@@ -97,8 +97,7 @@ def unpack(store: RecordStore, queue: str, tag: str) -> None:
     """Replace the buckets of one tag by their messages, which are held as before.
 
     So each of them can then be settled or handed out in one step. A bucket stays if it is damaged,
-    if the queue holds the id of one of its messages already, or if the layout of single messages
-    cannot hold one of them.
+    or if one of its messages cannot be a record: the queue may hold its id already.
     """
     if "buckets" in store.unsupported:
         return

@@ -713,8 +713,8 @@ local function write_history(messages, texts, history, consumer, outcome)
   end
 end
 
--- Free the messages of expired leases and add one to their tries, unless they were reserved ahead:
--- then nobody has tried them. Return false if CHUNK ended the sweep early. A lease under renewal has two ends, and each is swept separately.
+-- Free the messages of expired leases and add one to their tries, unless they were reserved ahead.
+-- Return false if CHUNK ended the sweep early. A lease under renewal has two ends, and each is swept separately.
 local function sweep_expired_leases(now)
   local budget = CHUNK
   while true do

@@ -1,5 +1,5 @@
--- Replace records by others that contain the same messages, if all of them still exist, held by the
--- tag, or free, and if the ids of the others are free. Return 1 if they were replaced, else 0.
+-- Replace records by others that contain the same messages. All of them must still exist: held by
+-- the tag, or free. The ids of the new ones must be free. Return 1 if they were replaced, else 0.
 -- ARGV: tag ('' if they are free), number of arguments of the new records, id, due, document; …,
 -- the old records as runs of one message…
 
