@@ -153,7 +153,8 @@ def test_what_nobody_saw_goes_back_to_its_place(url, name, end, renew):
             gc.collect()
             if not renew:  # there is no thread that puts them back: the next call does
                 queue.messages()
-        taken = wait_until(lambda: other.reserve(100))
+        wait_until(lambda: other.sizes().ready == 5)
+        taken = other.reserve(100)
         assert [one.payload for one in taken] == [1, 2, 3, 4, 5]
         assert {one.tries for one in taken} == {0}
 
