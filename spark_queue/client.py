@@ -13,9 +13,7 @@ can repeat the call.
 
 from __future__ import annotations
 
-import itertools
 import math
-import time
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +22,9 @@ from typing import Any, Self
 
 import pyarrow as pa
 
+from spark_queue.consuming.holdings import Holdings
+from spark_queue.consuming.iteration import Lead, MessageIterator
+from spark_queue.consuming.reserver import MessageReserver
 from spark_queue.errors import MessageError, OptionError
 from spark_queue.messages.buckets import Buckets, Layout
 from spark_queue.messages.ids import new_id_array
@@ -35,10 +36,10 @@ from spark_queue.options.parsers import reserving_consumer_name
 from spark_queue.options.queue_names import dead_letter_queue as usual
 from spark_queue.stores import open_store
 from spark_queue.stores.base import Store, read_layout
-from spark_queue.stores.services.dead_letters import dead_letter_exhausted, roll_back_or_dead_letter
+from spark_queue.stores.services.dead_letters import roll_back_or_dead_letter
 from spark_queue.stores.support.bucket_split import compact
 from spark_queue.stores.support.counters import Statistics
-from spark_queue.stores.types import DeadLetterInfo, Sizes
+from spark_queue.stores.types import Commit, DeadLetterInfo, Rollback, Sizes
 
 #: Number of messages that an iteration reserves at once.
 PREFETCH = 100
@@ -104,14 +105,14 @@ class Queue:
             reserving_consumer_name(self.consumer)
         except ValueError as error:
             raise OptionError(f"consumer {consumer!r} must be {error}", option="consumer") from None
-        self._run = uuid.uuid4().hex[:6]
         self._lease = None if lease is None else round(lease * 1000)
         self._max_tries = max_tries
         self._history = round(history * 1000)
-        self._sequence = itertools.count(1)
-        self._held: dict[str, str] = {}  # message id -> the tag that holds it
-        # Tag -> number of its messages, if all of them are in `_held`.
-        self._complete_tags: dict[str, int] = {}
+        self._holdings = Holdings(self.consumer)
+        self._reserver = MessageReserver(
+            self.store, queue, self.dead_name, self._holdings, self._lease, max_tries, self._history
+        )
+        self._leads: list[Lead] = []  # of iterations
 
     # --- push -------------------------------------------------------------------------------------
 
@@ -191,32 +192,8 @@ class Queue:
         not returned.
         """
         check_seconds("timeout", timeout)
-        end = time.monotonic() + timeout
-        while True:
-            tag = f"{self.consumer}/{self._run}/{next(self._sequence)}"
-            rows = sum(self.store.reserve(self.name, tag, limit, lease=self._lease))
-            taken = self._fetch_reserved(tag, rows) if rows else []
-            if taken:
-                return taken
-            if rows:
-                continue  # all of them are dead letters now
-            left = end - time.monotonic()
-            if left <= 0 or not self.store.wait(self.name, round(left * 1000), hint=True):
-                return []
-
-    def _fetch_reserved(self, tag: str, rows: int) -> list[Message]:
-        if self._max_tries is not None:
-            rows -= dead_letter_exhausted(self.store, self.name, tag, self._max_tries, self.dead_name, self._history)
-        taken: list[Message] = []
-        batches = self.store.fetch(self.name, f"{tag}/0", dead=self.dead_name, history=self._history, check_json=True)
-        for batch in batches:
-            taken += messages(batch)
-            if len(taken) >= rows:  # saves the request that would return no more rows
-                break
-        self._held.update((one.id, tag) for one in taken)
-        if len(taken) == rows:
-            self._complete_tags[tag] = rows
-        return taken
+        self._release_dropped()
+        return self._reserver.reserve(limit, timeout)
 
     @check_keywords
     def pop(self, *, timeout: float = 0.0) -> Message | None:
@@ -233,25 +210,36 @@ class Queue:
         return taken[0]
 
     @check_keywords
-    def messages(self, *, timeout: float | None = None, prefetch: int = PREFETCH) -> Iterator[Message]:
+    def messages(
+        self, *, timeout: float | None = None, prefetch: int = PREFETCH, renew: bool = True
+    ) -> MessageIterator:
         """Yield messages as they come; end if none comes for `timeout` seconds (`None`: never).
 
         Settle each with `commit`, `rollback` or `dead_letter`. `prefetch` messages are reserved
-        together. Their leases are renewed between two messages.
-        """
-        while True:
-            batch = self.reserve(prefetch, timeout=3600.0 if timeout is None else timeout)
-            if not batch and timeout is not None:
-                return
-            renewed = time.monotonic()
-            for position, message in enumerate(batch):
-                if self._lease is not None and time.monotonic() - renewed > self._lease / 3000:
-                    self.renew(*batch[position:])
-                    renewed = time.monotonic()
-                yield message
+        together. A message counts a try when it is yielded; those that were only reserved go back
+        with their tries as they were, when the iteration is closed or dropped, or when their lease
+        ends.
 
-    def __iter__(self) -> Iterator[Message]:
+        While your code works on a message, the thread `spark_queue renewal` renews the leases of
+        it and of those that were reserved together with it; with `renew=False` they are renewed
+        only between two messages. A message that was lost all the same is skipped, and the first
+        time a warning is logged. A message that you have not settled when those of the next
+        reservation begin is renewed no longer.
+        """
+        if timeout is not None:
+            check_seconds("timeout", timeout)
+        check_count("prefetch", prefetch)
+        self._release_dropped()
+        return MessageIterator(self._reserver, self._leads, timeout=timeout, prefetch=prefetch, renew=renew)
+
+    def __iter__(self) -> MessageIterator:
         return self.messages()
+
+    def _release_dropped(self) -> None:
+        """Put back what iterations that were dropped have reserved ahead."""
+        for lead in [one for one in self._leads if one.stopped]:
+            lead.release()
+            self._leads.remove(lead)
 
     # --- outcomes ---------------------------------------------------------------------------------
 
@@ -261,8 +249,7 @@ class Queue:
         The lease of the others has ended: another consumer may process them again. Atomic for each
         message, and on SQLite for all together.
         """
-        held = self._ids_by_tag(done)
-        return sum(self.store.commit(self.name, tag, ids, history=self._history) for tag, ids in held)
+        return self._settle(done, Commit(history=self._history))
 
     @check_keywords
     def rollback(self, *failed: Message, delay: float = 0.0) -> int:
@@ -273,10 +260,14 @@ class Queue:
         each message.
         """
         check_seconds("delay", delay)
-        ms, settled = round(delay * 1000), 0
+        ms = round(delay * 1000)
+        last = [one for one in failed if self._max_tries is not None and one.tries + 1 >= self._max_tries]
+        ids = {one.id for one in last}
+        settled = self._settle([one for one in failed if one.id not in ids], Rollback(delay=ms))
         retry: dict[str, Any] = {"max_tries": self._max_tries, "dead": self.dead_name, "history": self._history}
-        for tag, ids in self._ids_by_tag(failed):
-            settled += sum(roll_back_or_dead_letter(self.store, self.name, tag, ids, delay=ms, **retry))
+        for tag, some, complete in self._holdings.settle(ids):
+            whole = None if complete else some
+            settled += sum(roll_back_or_dead_letter(self.store, self.name, tag, whole, delay=ms, **retry))
         return settled
 
     @check_keywords
@@ -287,33 +278,28 @@ class Queue:
         """
         death = DeadLetterInfo(reason, failed=1, history=self._history)
         return sum(
-            self.store.move(self.name, self.dead_name, tag=tag, ids=ids, dead_letter=death)
-            for tag, ids in self._ids_by_tag(failed)
+            self.store.move(self.name, self.dead_name, tag=tag, ids=None if complete else ids, dead_letter=death)
+            for tag, ids, complete in self._holdings.settle(one.id for one in failed)
         )
+
+    def _settle(self, messages: Sequence[Message], how: Commit | Rollback) -> int:
+        settled = 0
+        for tag, ids, complete in self._holdings.settle(one.id for one in messages):
+            lead = next((one for one in self._leads if one.may_hand_out_after(tag, ids)), None)
+            if lead is not None:
+                settled += lead.settle(how)
+            else:
+                settled += self.store.settle(self.name, tag, None if complete else ids, how)
+        return settled
 
     def renew(self, *held: Message) -> int:
         """Restart the lease of these messages. Return how many messages were renewed.
 
         Messages that were reserved in the same call are renewed, too.
         """
-        tags = dict.fromkeys(self._held[one.id] for one in held if one.id in self._held)
-        return sum(self.store.renew(self.name, tag, self._lease) for tag in tags)
-
-    def _ids_by_tag(self, settled: Sequence[Message]) -> Iterator[tuple[str, list[str] | None]]:
-        """Yield the ids of the messages by tag (`None`: all of the tag), then forget them."""
-        by_tag: dict[str, list[str]] = {}
-        for id in dict.fromkeys(one.id for one in settled):
-            if id in self._held:
-                by_tag.setdefault(self._held[id], []).append(id)
-        for tag, ids in by_tag.items():
-            left = self._complete_tags.get(tag)
-            yield tag, None if left == len(ids) else ids
-            for id in ids:
-                self._held.pop(id, None)
-            if left is not None:
-                self._complete_tags[tag] = left - len(ids)
-                if left == len(ids):
-                    del self._complete_tags[tag]
+        tags = self._holdings.tags_of(one.id for one in held)
+        ahead = {one.batch.seen_tag: one.batch.tag for one in self._leads if one.batch is not None}
+        return sum(self.store.renew(self.name, ahead.get(tag, tag), self._lease) for tag in tags)
 
     # --- sizes, pauses, cleaning up ---------------------------------------------------------------
 
@@ -373,11 +359,15 @@ class Queue:
         return self.store.purge(self.name)
 
     def close(self) -> None:
-        """Put messages that are still reserved back into the queue, and close the connections."""
-        if self._held:
-            self._held.clear()
-            self._complete_tags.clear()
-            self.store.rollback(self.name, f"{self.consumer}/{self._run}", failed=False)
+        """Put messages that are still reserved back into the queue, and close the connections.
+
+        Iterations end.
+        """
+        for lead in self._leads:
+            lead.stop()
+        self._release_dropped()
+        if self._holdings.clear():
+            self.store.rollback(self.name, self._holdings.branch, delay=None, failed=False)
         if self._owns_store:
             self.store.close()
 

@@ -46,7 +46,7 @@ from spark_queue.messages.json_text import dump_json
 from spark_queue.messages.message import pushes
 from spark_queue.stores import open_store
 from spark_queue.stores.base import Store
-from spark_queue.stores.types import Condition, DeadLetterInfo
+from spark_queue.stores.types import Condition, DeadLetterInfo, unseen_tag
 
 log = logging.getLogger(__name__)
 
@@ -179,15 +179,17 @@ class Events:
         """Take up to `count` new events (default: `max_events`) and return them: new -> pending.
 
         Those with priority come first, then the oldest. They are new again after `lease` ms, or the
-        pending timeout. Other messages fail. Raises `OptionError` if `count` is negative.
+        pending timeout, with their tries as they were: no function has run. Other messages fail.
+        Raises `OptionError` if `count` is negative.
         """
         count = self.settings.max_events if count is None else count
         if count < 0:
             raise OptionError(f"count must be 0 or more, not {count}", option="count")
         tag = held.new_tag(PENDING, self.store.now())
-        if not count or not self.store.reserve(self.name, tag, count, lease=lease or self.settings.pending_timeout):
+        lease = lease or self.settings.pending_timeout
+        if not count or not self.store.reserve(self.name, tag, count, lease=lease, unseen=True):
             return []
-        taken = self._read_held(self._settler(tag), f"{tag}/0")
+        taken = self._read_held(self._settler(tag), unseen_tag(tag))
         ids = [one.id for one in taken]
         self.log.write_record("Events taken", ids, transaction=tag, came=NEW, went=PENDING)
         return taken

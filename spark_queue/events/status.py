@@ -1,7 +1,8 @@
 """The status of an event follows from where its message is.
 
 * `new`: ready in its queue. It is not reserved, or its lease has ended.
-* `pending`: reserved under any tag but those of `executing`, usually `pending/<since>.<name>/0`.
+* `pending`: reserved under any tag but those of `executing`, usually
+  `pending/<since>.<name>/unseen`.
 * `executing`: reserved under `executing/<since>.<name>`, or by the consumer `executing.<name>` of a
   query.
 * ended: in the history of its queue. The status is the outcome: `finished`, `failed`, or an

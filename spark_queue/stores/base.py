@@ -13,6 +13,9 @@ These rules hold for every database:
 * When a lease ends, the next reserve may take its messages; their tries then increase by one. A
   store frees them when it next reserves or counts ready messages. Until then the tag holds them,
   so a late holder loses nothing.
+* Messages under a tag that ends with `/unseen` are reserved ahead: no consumer has seen them. When
+  their lease ends, their tries do not increase. A consumer *hands out* such a message before it
+  works on it: the message goes to another tag.
 * A **stage** holds messages that no client can see yet. The writer chooses its name:
   `sink/batch/attempt`. To **publish** a stage makes its messages visible. They leave the stage in
   the same step.
@@ -68,14 +71,17 @@ from spark_queue.stores.support.dead_lettering import dead_letter_damaged
 from spark_queue.stores.support.pause import PAUSE_CACHE_SECONDS, PauseCache
 from spark_queue.stores.types import (
     Claim,
+    Commit,
     Condition,
     DeadLetterInfo,
     Finding,
     ForeignData,
+    HandOut,
     LayoutFeature,
     Note,
     RawNote,
     Reservation,
+    Rollback,
     Selection,
     Sizes,
     Staged,
@@ -84,6 +90,7 @@ from spark_queue.stores.types import (
     check_tag,
     filter_rows,
     queue_note_key,
+    unseen_tag,
 )
 
 T = TypeVar("T")
@@ -316,8 +323,11 @@ class Store(ABC):
         min_partitions: int = 1,
         lease: int | None = 120_000,
         before: int = MAX_TIME_MS,
+        unseen: bool = False,
     ) -> list[int]:
         """Reserve up to `limit` ready messages, in order, under the tags `tag/0`, `tag/1`, ….
+
+        With `unseen` and one partition they are reserved ahead, under `unseen_tag(tag)`.
 
         Return the number of messages of each tag; an empty list if none is ready. There are at most
         `partitions` tags. Few messages get fewer tags, but `min_partitions` if there are as many
@@ -333,7 +343,8 @@ class Store(ABC):
         check_tag(tag)
         paused = self._pause_cache.is_paused(queue)
         if partitions == 1 and not paused:
-            rows = [self._claim_or_split(queue, f"{tag}/0", limit, limit, lease, before)]
+            claimed_by = unseen_tag(tag) if unseen else f"{tag}/0"
+            rows = [self._claim_or_split(queue, claimed_by, limit, limit, lease, before)]
         elif (held := {one.tag: one.rows for one in self.reservations(queue, tag)}) or paused:
             last = max((int(name.rpartition("/")[2]) for name in held), default=-1)
             rows = [held.get(f"{tag}/{partition}", 0) for partition in range(last + 1)]
@@ -534,6 +545,56 @@ class Store(ABC):
     @abstractmethod
     def _transfer(self, queue: str, tag: str, to: str, ids: Sequence[str] | None, lease: int | None) -> int: ...
 
+    def hand_out(self, queue: str, next: HandOut) -> bool:
+        """Hand out a message that was reserved ahead: from now on, the end of its lease is a try.
+
+        Return whether it is still held; if not, another consumer may work on it. Atomic, and may be
+        repeated. Raises `StoreError` as `fetch` does.
+        """
+        done = self.transfer(queue, unseen_tag(next.tag), next.seen_tag, [next.record.id], lease=next.lease)
+        return bool(done) or self._is_handed_out(queue, next)
+
+    def _is_handed_out(self, queue: str, next: HandOut) -> bool:
+        """Return whether an earlier call has handed out the message, and the reply was lost.
+
+        Raises `StoreError` as `fetch` does.
+        """
+        return next.record.id in self.held_ids(queue, next.seen_tag)
+
+    def settle_and_hand_out(
+        self, queue: str, tag: str, records: Sequence[Record], how: Commit | Rollback, next: HandOut
+    ) -> tuple[int, bool]:
+        """Settle messages of a tag as `commit` or `rollback` does, and hand out another message.
+
+        Both happen in one round trip: a consumer that works on one message after the other needs no
+        more than one for each. Return how many messages were settled, and whether the other one is
+        held. The first part is done before the second, each is atomic. Raises `OptionError` for an
+        invalid tag or delay, and `StoreError` as `fetch` does.
+        """
+        check_tag(tag)
+        settled, handed_out = self._attempt(self._settle_and_hand_out, queue, tag, records, how, next)
+        self._counters.add(queue, **{"commit" if isinstance(how, Commit) else "rollback": settled})
+        if isinstance(how, Rollback):
+            self._notify(queue, round(time.time() * 1000) + how.delay if how.delay else 0)
+        if settled < len(records):  # the others are lost, or in buckets
+            settled += self.settle(queue, tag, [one.id for one in records], how)
+        return settled, bool(handed_out) or self._is_handed_out(queue, next)
+
+    def settle(self, queue: str, tag: str, ids: Sequence[str] | None, how: Commit | Rollback) -> int:
+        """Commit or roll back messages of the tag (only `ids`, if given); return their number.
+
+        Raises `OptionError` as `commit` and `rollback` do.
+        """
+        if isinstance(how, Commit):
+            return self.commit(queue, tag, ids, history=how.history, outcome=how.outcome)
+        return self.rollback(queue, tag, ids, delay=how.delay, failed=how.failed)
+
+    @abstractmethod
+    def _settle_and_hand_out(
+        self, queue: str, tag: str, records: Sequence[Record], how: Commit | Rollback, next: HandOut
+    ) -> tuple[int, int]:
+        """Return how many messages were settled, and how many handed out. Buckets may be left."""
+
     def _apply_by_ids(
         self, queue: str, tag: str | None, ids: Sequence[str] | None, act: Callable[[Sequence[str] | None], int]
     ) -> int:
@@ -550,9 +611,9 @@ class Store(ABC):
     def _replace_records(self, queue: str, tag: str | None, records: Sequence[Record], batch: pa.RecordBatch) -> bool:
         """Replace records by those of a PUSHES batch, which have the same messages.
 
-        Return whether it was done: it is atomic, and needs all records to be still there. Exactly
-        this tag must hold them; the new records get the same tag and lease. If `tag` is `None`,
-        they must be free, or their lease has ended.
+        Return whether it was done: it is atomic, and needs all records to be still there, and the
+        ids of the new ones to be free. Exactly this tag must hold the records; the new ones get the
+        same tag and lease. If `tag` is `None`, they must be free, or their lease has ended.
         """
 
     @abstractmethod

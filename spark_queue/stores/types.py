@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_queue.errors import OptionError, StoreError
-from spark_queue.messages.buckets import are_buckets
+from spark_queue.messages.buckets import Record, are_buckets
 from spark_queue.messages.columns import milliseconds
 from spark_queue.messages.json_text import clean_text
 from spark_queue.stores.note_shapes import fault_of
@@ -46,6 +46,9 @@ _COMPARE: dict[str, Callable[[pa.Array, pa.Scalar], pa.Array]] = {
 
 _OUTCOME = re.compile(r"""[^\s"'\\\x00-\x1f\x7f]{1,200}""")
 _TAG = re.compile(r"[A-Za-z0-9_.:@-]+(/[A-Za-z0-9_.:@-]+)*")
+
+#: The last part of a tag whose messages were reserved ahead: no consumer has worked on them yet.
+UNSEEN = "unseen"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,39 @@ class Claim(NamedTuple):
     rows: int
     oversized_bucket: str | None = None
     already_held: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Messages end as committed: see `Store.commit`. `history`: ms."""
+
+    history: int = 0
+    outcome: str = "commit"
+
+
+@dataclass(frozen=True, slots=True)
+class Rollback:
+    """Messages go back into the queue: see `Store.rollback`. `delay`: ms."""
+
+    delay: int | None = 0
+    failed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class HandOut:
+    """A message that a consumer works on next, and has reserved ahead.
+
+    It goes from `unseen_tag(tag)` to `tag/0`, under a lease of `lease` ms.
+    """
+
+    tag: str
+    record: Record
+    lease: int | None
+
+    @property
+    def seen_tag(self) -> str:
+        """The tag that it goes to."""
+        return f"{self.tag}/0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +295,16 @@ def queue_note_key(queue: str, *names: str) -> str:
 def consumer_of(tag: str | None) -> str | None:
     """Return the consumer of a tag: its first part."""
     return tag.partition("/")[0] if tag else None
+
+
+def unseen_tag(tag: str) -> str:
+    """Return the tag below `tag` for messages that are reserved ahead."""
+    return f"{tag}/{UNSEEN}"
+
+
+def is_unseen(tag: str) -> bool:
+    """Return whether the messages of a tag are reserved ahead: the end of its lease is no try."""
+    return tag.endswith(f"/{UNSEEN}")
 
 
 def tag_range(tag: str) -> tuple[str, str]:

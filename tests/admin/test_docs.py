@@ -56,9 +56,9 @@ def living(tmp_path, monkeypatch):
         for _ in range(MAX_FAILED_RUNS):
             isolation.handle_rerun("rechecks/77d0aa/4.1")
         with Queue(store, "departures", consumer="checker") as queue:
-            queue._run = "5b0e9c"
+            queue._holdings._branch = "checker/5b0e9c"
             queue.reserve(1)
-            queue._held.clear()
+            queue._holdings.clear()
 
         store.push("boarding", pushes([{"gate": n} for n in range(3_000)]))
         Log(store, "boarding").latest()

@@ -105,6 +105,48 @@ BUGS: dict[str, Bug] = {
         "tests/spark/write/test_publish.py::test_stages_of_dead_attempts_and_earlier_runs_are_swept",
         worlds=True,
     ),
+    "what was reserved ahead counts a try": Bug(
+        "stores/sqlite/store.py",
+        "(_IS_UNSEEN, 0)",
+        "(_IS_UNSEEN, 1)",
+        f"{CONFORMANCE}test_messages_that_nobody_has_seen_keep_their_tries",
+    ),
+    "what was reserved ahead counts a try in MongoDB": Bug(
+        "stores/mongodb/documents.py",
+        'tries = {"$cond": [IS_UNSEEN, "$tries", add_tries(1)]}',
+        "tries = add_tries(1)",
+        f"{CONFORMANCE}test_messages_that_nobody_has_seen_keep_their_tries",
+    ),
+    "what was reserved ahead counts a try in Redis": Bug(
+        "stores/redis/lua/common.lua",
+        "find(tag, '/unseen$') and 0 or 1",
+        "1",
+        f"{CONFORMANCE}test_messages_that_nobody_has_seen_keep_their_tries",
+    ),
+    "a message is handed out without a try": Bug(
+        "consuming/iteration.py",
+        "                if not self._hand_out(batch, message):\n                    continue\n",
+        "                self._note_handed_out(batch, message)\n",
+        "tests/client/test_iteration.py::test_messages_that_are_kept_count_each",
+    ),
+    "a dropped iteration calls its database": Bug(
+        "consuming/iteration.py",
+        "weakref.finalize(self, self.lead.stop)",
+        "weakref.finalize(self, self.lead.release)",
+        "tests/client/test_iteration.py::test_a_dropped_iteration_calls_no_database",
+    ),
+    "an iteration does not renew": Bug(
+        "consuming/iteration.py",
+        "            lead.renew()\n",
+        "            pass\n",
+        "tests/client/test_iteration.py::test_leases_are_renewed_while_the_program_works",
+    ),
+    "an iteration yields what it has lost": Bug(
+        "consuming/iteration.py",
+        "        if reserver.lease is None or (seconds()",
+        "        if True or (seconds()",
+        "tests/client/test_iteration.py::test_what_was_lost_while_the_program_stood_still_is_skipped",
+    ),
     "a damaged record ends its reader": Bug(
         "stores/support/damaged.py",
         "        except READ_ERRORS as error:\n            damaged[number]",
@@ -222,19 +264,19 @@ BUGS: dict[str, Bug] = {
     ),
     "commit without a fence": Bug(
         "stores/sqlite/store.py",
-        "            held, values = _held_clause(leases, ids)\n            if history:\n",
-        "            held, values = _held_clause(leases, ids)\n"
-        "            if ids is not None:\n"
-        "                held = 'queue = ? AND id IN (SELECT value FROM json_each(?))'\n"
-        "                values = (_queue_id(db, queue), json.dumps(list(ids)))\n"
-        "            if history:\n",
+        "    held, values = _held_clause(leases, ids)\n    if history:\n",
+        "    held, values = _held_clause(leases, ids)\n"
+        "    if ids is not None:\n"
+        "        held = 'queue = ? AND id IN (SELECT value FROM json_each(?))'\n"
+        "        values = (_queue_id(db, queue), json.dumps(list(ids)))\n"
+        "    if history:\n",
         CONFORMANCE + "test_a_lost_lease_commits_rolls_back_renews_moves_and_fetches_nothing",
         worlds=True,
     ),
     "commit without a fence in MongoDB": Bug(
         "stores/mongodb/store.py",
-        "        held = HELD_BY_US._replace(query=held_by(tag))\n        if not history:\n",
-        "        held = HELD_BY_US._replace(query={} if ids else held_by(tag))\n        if not history:\n",
+        "        held, history = HELD_BY_US._replace(query=held_by(tag)), self",
+        "        held, history = HELD_BY_US._replace(query={} if ids else held_by(tag)), self",
         CONFORMANCE + "test_a_lost_lease_commits_rolls_back_renews_moves_and_fetches_nothing",
     ),
     "commit without a fence in Redis": Bug(
@@ -251,8 +293,8 @@ BUGS: dict[str, Bug] = {
     ),
     "tries lost": Bug(
         "stores/sqlite/store.py",
-        "            released = _change(db, release, held, values, due, int(failed))\n",
-        "            released = _change(db, release, held, values, due, 0)\n",
+        "    released = _change(db, release, held, values, due, int(failed))\n",
+        "    released = _change(db, release, held, values, due, 0)\n",
         CONFORMANCE + "test_tries_grow_with_each_failure",
     ),
     "a dead letter without its reason": Bug(

@@ -5,11 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
 
 import pytest
 
-from spark_queue import MessageError, OptionError, Queue, client
+from spark_queue import MessageError, OptionError, Queue
 from spark_queue.errors import StoreUnavailable
 from spark_queue.stores.conformance.waiting import end_lease
 
@@ -176,51 +175,6 @@ def test_a_late_commit_changes_nothing_and_says_so(url, name):
         assert [message.tries for message in theirs] == [1]
         assert slow.commit(*mine) == 0
         assert fast.commit(*theirs) == 1
-
-
-def test_iteration_gives_every_message_and_waits_for_more(queue):
-    queue.push_many(list(range(250)))
-    seen = []
-    for message in queue:
-        seen.append(message.payload)
-        queue.commit(message)
-        if message.payload == 100:
-            queue.push("last")
-        if message.payload == "last":
-            break
-    assert seen == [*range(250), "last"]
-    assert queue.sizes().total == 0
-
-
-def test_iteration_with_a_timeout_ends(queue):
-    queue.push_many([1, 2, 3])
-    assert [message.payload for message in queue.messages(timeout=0.1, prefetch=2)] == [1, 2, 3]
-
-
-def test_iteration_renews_what_it_has_fetched_ahead(url, name, monkeypatch):
-    worked = 0  # s, by the client's clock
-    monkeypatch.setattr(client, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + worked))
-    with Queue(url, name, lease=3_600) as slow, Queue(url, name) as thief:
-        slow.push_many(list(range(5)))
-        done = 0
-        for message in slow.messages(timeout=0.0, prefetch=5):
-            assert thief.reserve(5) == []
-            done += slow.commit(message)
-            worked += 1_300
-            if done < 5:
-                end_lease(slow.store, name, slow.consumer)
-        assert done == 5
-
-
-def test_iteration_renews_no_more_than_it_must(queue, monkeypatch):
-    renewed = []
-    monkeypatch.setattr(queue, "renew", lambda *held: renewed.append(len(held)))
-    worked = 0
-    monkeypatch.setattr(client, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + worked))
-    queue.push_many(list(range(6)))
-    for _ in queue.messages(timeout=0.0, prefetch=6):
-        worked += 25  # of a lease of 120
-    assert renewed == [4, 2]
 
 
 def test_closing_gives_back_what_is_held_without_counting_a_try(url, name):

@@ -364,7 +364,7 @@ def test_a_taker_that_is_gone_makes_its_events_new_again(events):
     end_lease(events.store, events.name, "pending")
     assert events.status([id]) == {id: "new"} and events.find("new") == [id]
     assert events.summary()["new"] == 1
-    assert [one.id for one in events.take()] == [id]
+    assert [(one.id, one.tries) for one in events.take()] == [(id, 0)], "no function has run: that is no try"
 
 
 def test_internal_pending_timeout_makes_new(events, named):

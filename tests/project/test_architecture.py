@@ -26,6 +26,7 @@ FLOORS = [
     ["options"],
     ["graph"],
     ["stores"],
+    ["consuming"],
     ["client"],
     ["spark"],
     ["runner", "events"],

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from spark_queue.stores.base import partition_sizes
-from spark_queue.stores.types import Note, Sizes, Staged
+from spark_queue.stores.types import Note, Sizes, Staged, is_unseen, unseen_tag
 
 #: A moment in ms; as a pair, one that is only known to lie between two others.
 Moment = int | tuple[int, int]
@@ -46,7 +46,12 @@ class Item:
 
     def failures(self, now: int) -> int:
         """What its tries are for whoever takes it."""
-        return self.tries + self.ended(now)
+        return self.tries + (self.ended(now) and not self.unseen)
+
+    @property
+    def unseen(self) -> bool:
+        """Whether it is reserved ahead: the end of its lease is no failure."""
+        return self.tag is not None and is_unseen(self.tag)
 
 
 @dataclass(frozen=True)
@@ -139,11 +144,20 @@ class Model:
         return sorted(free, key=lambda one: self.order.free(one, self.now))
 
     def reserve(
-        self, queue: str, tag: str, limit: int, partitions: int, until: Moment | None, before: int
+        self,
+        queue: str,
+        tag: str,
+        limit: int,
+        partitions: int,
+        until: Moment | None,
+        before: int,
+        unseen: bool = False,
     ) -> list[int]:
         """A tag that holds something takes no more; else the first in order are shared out."""
-        tags = [f"{tag}/{partition}" for partition in range(partitions)]
-        holding = {one.tag for one in self.held(queue, f"{tag}/0" if partitions == 1 else tag)}
+        tags = [unseen_tag(tag) if unseen else f"{tag}/{partition}" for partition in range(partitions)]
+        holding = {one.tag for one in self.held(queue, tags[0] if partitions == 1 else tag)}
+        if holding and unseen:
+            return [len(self.held(queue, tags[0]))]
         if holding:
             last = max(int(name.rpartition("/")[2]) for name in holding if name)
             rows = [len(self.held(queue, f"{tag}/{number}")) for number in range(last + 1)]
@@ -263,7 +277,7 @@ class Model:
             rivals, there[id].rivals = there[id].rivals, []
             item = there[id] = next((one for one in rivals if one.payload == found.payload), there[id])
             if item.loose and found.tag is None:
-                item.tries, item.tag, item.until = item.tries + 1, None, None
+                item.tries, item.tag, item.until = item.tries + (not item.unseen), None, None
             item.loose = False
             item.due = known(settled(item.due, found.due))
             item.until = settled(item.until, found.until)

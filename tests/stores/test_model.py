@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
+from spark_queue.messages.buckets import Record
 from spark_queue.messages.message import messages, pushes
 from spark_queue.messages.schema import MAX_TIME_MS
 from spark_queue.stores import STORES, base, open_store
@@ -27,8 +28,8 @@ from spark_queue.stores.mongodb import stages as mongodb_stages
 from spark_queue.stores.mongodb import store as mongodb
 from spark_queue.stores.redis import store as redis
 from spark_queue.stores.sqlite import store as sqlite
-from spark_queue.stores.types import Condition, DeadLetterInfo
-from tests.stores.model import Item, Model, Order
+from spark_queue.stores.types import Commit, Condition, DeadLetterInfo, HandOut, Rollback, unseen_tag
+from tests.stores.model import Item, Model, Order, known
 
 EXAMPLES = os.environ.get("SPARK_QUEUE_MODEL_EXAMPLES")
 STEPS = 30
@@ -53,7 +54,7 @@ USUAL = (Order(), 150)
 IDS = [*(f"{number:024x}" for number in range(12)), "flight 1545", "ü/ñ"]
 QUEUES = ["one", "two", "dead"]
 TAGS = ["c/1", "c/2", "c/10", "d/1"]
-TREES = [*TAGS, "c", "d", "c/1/0", "c/1/1", "nobody"]
+TREES = [*TAGS, "c", "d", "c/1/0", "c/1/1", "c/3", "c/3/unseen", "nobody"]
 TARGETS = ["c/1/0", "c/7/0"]
 STAGES = ["0/a", "0/ab", "1/a"]
 KEYS = ["a", "ü:b/c", "one"]
@@ -270,6 +271,48 @@ class Machine(RuleBasedStateMachine):
         self.wait_until(self.stores[0].now() + SHORT)
         assert got == (want if any(want) else [])
         self.compare(queue)
+
+    @rule(client=clients, aim=aims, limit=limits, lease=leases)
+    def reserve_ahead(self, client, aim, limit, lease):
+        queue = self.source(aim)
+        got = self.begin(client).reserve(self.named(queue), "c/3", limit, lease=lease, unseen=True)
+        want = self.model.reserve(queue, "c/3", limit, 1, self.after(lease), MAX_TIME_MS, unseen=True)
+        assert got == (want if any(want) else [])
+        self.compare(queue)
+
+    @rule(
+        client=clients,
+        aim=aims,
+        place=st.integers(0, 9),
+        others=st.lists(st.sampled_from(IDS), max_size=2),
+        next=st.integers(0, 9),
+        how=st.sampled_from([Commit(), Commit(history=HOUR), Rollback(), Rollback(None, False), Rollback(HOUR)]),
+        lease=leases,
+    )
+    def settle_and_hand_out(self, client, aim, place, others, next, how, lease):
+        queue, seen = self.source(aim), "c/3/0"
+        ids = list(dict.fromkeys([*self.ids_of(queue, seen, place), *others]))
+        (id,) = self.ids_of(queue, unseen_tag("c/3"), next) or IDS[:1]
+        there = self.model.queue(queue)
+        record, *records = [Record(one, known(there[one].due) if one in there else 0) for one in [id, *ids]]
+        settled = self.begin(client).settle_and_hand_out(
+            self.named(queue), seen, records, how, HandOut("c/3", record, lease)
+        )
+        if isinstance(how, Commit):
+            done = self.model.commit(queue, seen, ids, how.history > 0)
+        else:
+            due = None if how.delay is None else self.after(how.delay)
+            done = self.model.rollback(queue, seen, ids, due, how.failed)
+        self.model.transfer(queue, unseen_tag("c/3"), seen, [id], self.after(lease))
+        assert settled == (done, bool(self.model.held(queue, seen, [id])))
+        self.begin(client).renew(self.named(queue), seen, lease)  # as after a transfer
+        self.model.renew(queue, seen, self.after(lease))
+        self.compare(queue)
+
+    def ids_of(self, queue, tag, place):
+        """The id of one of the messages that a tag holds, if it holds any."""
+        held = self.model.held(queue, tag)
+        return [held[place % len(held)].id] if held else []
 
     @rule(client=clients, aim=aims, lease=leases)
     def renew(self, client, aim, lease):

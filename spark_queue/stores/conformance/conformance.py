@@ -40,6 +40,7 @@ from spark_queue.messages.payload import as_json
 from spark_queue.messages.schema import MAX_TIME_MS, MESSAGES
 from spark_queue.stores import open_store
 from spark_queue.stores.base import SMALLEST_PARTITION, Store
+from spark_queue.stores.conformance.ahead import AheadContract
 from spark_queue.stores.conformance.forwarding import ForwardingContract
 from spark_queue.stores.conformance.helpers import (
     check_sizes_up_to,
@@ -125,7 +126,7 @@ def _reserve_until_killed(url: str, queue: str, consumer: str) -> None:
             store.reserve(queue, f"{consumer}/{sequence}", 40, partitions=4, lease=None)
 
 
-class StoreContract(StagingContract, ForwardingContract, PauseContract, LogContract, PayloadContract):
+class StoreContract(StagingContract, AheadContract, ForwardingContract, PauseContract, LogContract, PayloadContract):
     """The tests of the contract. Inherit them, and define the fixtures `url` and `unreachable`.
 
     `unreachable` is `None` for a database without a server.

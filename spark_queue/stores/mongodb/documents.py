@@ -67,7 +67,7 @@ from spark_queue.stores.support.damaged import (
     read_each,
     require,
 )
-from spark_queue.stores.types import Condition, DeadLetterInfo, consumer_of
+from spark_queue.stores.types import UNSEEN, Condition, DeadLetterInfo, consumer_of
 
 Document = dict[str, Any]
 Filter = Mapping[str, Any]
@@ -198,6 +198,15 @@ SOUND_DOCUMENT: Filter = {
     "$expr": _TRIES_VALID,
 }
 
+#: Whether a message was reserved ahead by a client of ours.
+IS_UNSEEN: Document = {
+    "$and": [
+        {"$eq": ["$reserved", "$_reserved"]},
+        {"$eq": [{"$type": "$_tag"}, "string"]},
+        {"$regexMatch": {"input": {"$toString": "$_tag"}, "regex": f"/{UNSEEN}$"}},
+    ]
+}
+
 #: How a message of the history was processed. One that keuss processed has no `_until`.
 OUTCOME: Document = {
     "$switch": {
@@ -208,6 +217,9 @@ OUTCOME: Document = {
         "default": {"$ifNull": ["$_outcome", "commit"]},
     }
 }
+
+#: Matches the tags of messages that were reserved ahead.
+UNSEEN_TAGS = Regex(f"/{UNSEEN}$")
 
 RESERVED: Filter = {"processed": None, "reserved": {"$exists": True}}
 
@@ -313,10 +325,34 @@ def to_date(ms: int) -> DatetimeMS:
 def claim_update(tag: str, now: DatetimeMS, until: DatetimeMS) -> list[Document]:
     """Return the update that reserves messages under a tag.
 
-    After an expired lease of ours, a message keeps when it was due.
+    After an expired lease of ours, a message keeps when it was due. If it was only reserved ahead,
+    it also keeps the try that was added then.
     """
-    fields = {"mature": until, "tries": add_tries(1), "reserved": now, "_tag": tag, "_mature": DUE, "_reserved": now}
+    tries = {"$cond": [IS_UNSEEN, "$tries", add_tries(1)]}
+    fields = {"mature": until, "tries": tries, "reserved": now, "_tag": tag, "_mature": DUE, "_reserved": now}
     return [{"$set": fields}]
+
+
+def release_update(due: Document | DatetimeMS, *, failed: bool) -> list[Document]:
+    """Return the update that frees reserved messages, which are `due` then."""
+    tries = "$tries" if failed else add_tries(-1)  # the claim has added one
+    return [{"$set": {"mature": due, "tries": tries}}, {"$unset": list(RESERVATION_FIELDS)}]
+
+
+def commit_update() -> list[Document]:
+    """Return the update that ends messages which no history keeps: the server removes them soon.
+
+    For where a removal would be a round trip of its own. The far due time keeps keuss from taking
+    them.
+    """
+    fields = {"processed": "$$NOW", "_until": "$$NOW", "mature": NO_END_DATE}
+    return [{"$set": fields}, {"$unset": list(RESERVATION_FIELDS)}]
+
+
+def hand_out_update(tag: str, lease: int | None) -> list[Document]:
+    """Return the update that moves messages to another tag, for `lease` ms from now."""
+    end = NO_END_DATE if lease is None else {"$min": [NO_END_DATE, {"$add": ["$$NOW", Int64(lease)]}]}
+    return [{"$set": {"_tag": {"$literal": tag}, "mature": end}}]
 
 
 # --- documents ------------------------------------------------------------------------------------

@@ -70,11 +70,11 @@ class HistoryStore(MongoStore):
             raise OptionError(f"option 'url': ttl={shown} must be a number of seconds, 1 to {MAX_TTL}", option="url")
         self._ttl = int(seconds) * 1000
 
-    def _commit(self, queue: str, tag: str, ids: Sequence[str] | None, history: int, outcome: str) -> int:
-        return super()._commit(queue, tag, ids, history or self._ttl, outcome)
+    def _history(self, history: int) -> int:
+        return history or self._ttl
 
     def _move(self, queue: str, to: str, selection: Selection, dead_letter: DeadLetterInfo | None) -> int:
-        with_history = dead_letter and replace(dead_letter, history=dead_letter.history or self._ttl)
+        with_history = dead_letter and replace(dead_letter, history=self._history(dead_letter.history))
         return super()._move(queue, to, selection, with_history)
 
 
@@ -122,6 +122,8 @@ class PipelineStore(MongoStore):
         protected = selection.tag is not None or selection.ids is None
         collection = self._queue_view(queue, create=True, max_age=HINTED_AGE if protected else 0)
         now = self._now()
+        if selection.tag is None:
+            self._free_unseen(collection, now)
         state, moving = self._find_moving(collection, selection, now, to_dead_letters=dead_letter is not None)
         due = {"$cond": [{"$eq": [{"$type": "$mature"}, "date"]}, DUE, DatetimeMS(now)]}
         change: Document = {"_q": {"$literal": to}, "mature": due, "tries": 0}

@@ -42,7 +42,7 @@ import pyarrow as pa
 import pymongo
 from bson import DatetimeMS
 from bson.regex import Regex
-from pymongo import IndexModel, MongoClient, ReadPreference, UpdateOne, WriteConcern
+from pymongo import IndexModel, MongoClient, ReadPreference, UpdateMany, UpdateOne, WriteConcern
 from pymongo.client_session import ClientSession
 from pymongo.collection import Collection
 from pymongo.cursor import Cursor
@@ -93,9 +93,9 @@ from spark_queue.stores.mongodb.documents import (
     INDEXES,
     NO_END_DATE,
     READY_INDEX,
-    RESERVATION_FIELDS,
     RESERVED,
     SOUND_DOCUMENT,
+    UNSEEN_TAGS,
     WAITING_ORDER,
     Document,
     DocumentPage,
@@ -105,6 +105,7 @@ from spark_queue.stores.mongodb.documents import (
     add_tries,
     as_records,
     claim_update,
+    commit_update,
     count_expression,
     count_messages,
     count_of,
@@ -113,6 +114,7 @@ from spark_queue.stores.mongodb.documents import (
     due_of,
     filter_after,
     free_state,
+    hand_out_update,
     held_by,
     history_state,
     history_update,
@@ -122,6 +124,7 @@ from spark_queue.stores.mongodb.documents import (
     lease_end,
     moved_document,
     pages,
+    release_update,
     spend_documents,
     to_date,
     to_documents,
@@ -137,16 +140,20 @@ from spark_queue.stores.support.counters import Counts, Statistics
 from spark_queue.stores.support.damaged import EMPTY_PAGE, MAX_NEVER_DUE, Records
 from spark_queue.stores.types import (
     Claim,
+    Commit,
     Condition,
     DeadLetterInfo,
     Finding,
     ForeignData,
+    HandOut,
     RawNote,
     Reservation,
+    Rollback,
     Selection,
     Sizes,
     Staged,
     View,
+    unseen_tag,
 )
 
 T = TypeVar("T")
@@ -645,6 +652,8 @@ class MongoStore(SignallingStore):
     def _replace_records(self, queue: str, tag: str | None, records: Sequence[Record], batch: pa.RecordBatch) -> bool:
         now, transactions = self._hello()
         collection = self._queue_view(queue, create=True, max_age=INSERT_AGE)
+        if tag is None:
+            self._free_unseen(collection, now)
         keys = [self._key_of(one.id) for one in records]
         state = free_state(now).query if tag is None else {**FENCED, "_tag": tag}
         documents = self._documents(queue, batch, now)
@@ -659,11 +668,15 @@ class MongoStore(SignallingStore):
                 if tag is not None:
                     held = {name: old[0][name] for name in ("mature", "reserved", "_tag", "_reserved")}
                     one |= {"_mature": one["mature"], **held}
+            new_keys = [one["_id"] for one in documents]
+            others = {"_id": {"$in": [one for one in new_keys if one not in keys]}, "processed": None}
+            if collection.find_one(others, {"_id": 1}, session=session, **ID_HINT):
+                return False
             if session is None:  # for a moment both exist, rather than none
                 insert(self._collection(queue), documents, count=self._count_messages)
                 return bool(collection.delete_many(query, **ID_HINT).deleted_count == len(keys))
             collection.delete_many(query, session=session, **ID_HINT)  # first: old and new may share an id
-            insert_new(self._collection(queue), [one["_id"] for one in documents], documents, session)
+            insert_new(self._collection(queue), new_keys, documents, session)
             return True
 
     def _page(self, queue: str, tag: str, after: DocumentPlace | None, rows: int) -> Records:
@@ -687,7 +700,7 @@ class MongoStore(SignallingStore):
         return renewed + self._extra_messages(collection, held_by(tag)) if renewed else 0
 
     def _commit(self, queue: str, tag: str, ids: Sequence[str] | None, history: int, outcome: str) -> int:
-        held = HELD_BY_US._replace(query=held_by(tag))
+        held, history = HELD_BY_US._replace(query=held_by(tag)), self._history(history)
         if not history:
             return self._apply(queue, held, ids, None)
         update = history_update(self._now(), history, tag, outcome, {"tries": add_tries(-1)})
@@ -698,15 +711,48 @@ class MongoStore(SignallingStore):
     ) -> int:
         query = held_by(tag) if include_endless else {"$and": [held_by(tag), {"mature": {"$lt": NO_END_DATE}}]}
         due = DUE if delay is None else to_date(self._now() + delay)
-        tries = "$tries" if failed else add_tries(-1)  # the claim has added one
-        update: list[Document] = [{"$set": {"mature": due, "tries": tries}}, {"$unset": list(RESERVATION_FIELDS)}]
-        return self._apply(queue, HELD_BY_US._replace(query=query), ids, update)
+        return self._apply(queue, HELD_BY_US._replace(query=query), ids, release_update(due, failed=failed))
 
     def _transfer(self, queue: str, tag: str, to: str, ids: Sequence[str] | None, lease: int | None) -> int:
         # A message that is already transferred does not match again.
         query = {"$and": [held_by(tag), {"_tag": {"$ne": to}}]}
         change = {"$set": {"_tag": to, "mature": lease_end(self._now(), lease)}}
         return self._apply(queue, HELD_BY_US._replace(query=query), ids, change)
+
+    def _settle_and_hand_out(
+        self, queue: str, tag: str, records: Sequence[Record], how: Commit | Rollback, next: HandOut
+    ) -> tuple[int, int]:
+        if isinstance(how, Rollback):
+            due = DUE if how.delay is None else to_date(self._now() + how.delay)
+            change = release_update(due, failed=how.failed)
+        elif history := self._history(how.history):
+            change = history_update(self._now(), history, tag, how.outcome, {"tries": add_tries(-1)})
+        else:
+            change = commit_update()
+        ours, seen = self._queue_fields(queue), next.seen_tag
+        settled = {**ours, **held_by(tag), "_id": {"$in": [self._key_of(one.id) for one in records]}}
+        handed_out: Document = {"_id": {"$eq": self._key_of(next.record.id)}}
+        unseen = {**ours, **held_by(unseen_tag(next.tag)), **handed_out}
+        transfer = hand_out_update(seen, next.lease)
+        # Two updates are one command, and so one round trip; an update and a removal would be two.
+        changes = [UpdateMany(settled, change, **ID_HINT), UpdateMany(unseen, transfer, **ID_HINT)]
+        changed = self._collection(queue).bulk_write(changes).modified_count
+        if changed == len(records) + 1:
+            return len(records), 1
+        done = self._collection(queue).count_documents({**ours, **FENCED, **handed_out, "_tag": seen}, **ID_HINT)
+        return max(0, changed - done), done
+
+    def _history(self, history: int) -> int:
+        """Return for how many ms the layout keeps messages that are committed with `history`."""
+        return history
+
+    def _free_unseen(self, queue: Collection[Document], now: int) -> None:
+        """Free messages that were reserved ahead, and whose lease has ended.
+
+        An operation on free messages takes the tries of other expired leases as they are.
+        """
+        expired = {**FENCED, "_tag": UNSEEN_TAGS, "mature": {"$lte": DatetimeMS(now)}}
+        queue.update_many(expired, release_update(DUE, failed=False), **self._hint(queue, HELD_INDEX))
 
     def _apply(
         self, queue: str, state: DocumentState, ids: Sequence[str] | None, update: Document | list[Document] | None
@@ -776,6 +822,8 @@ class MongoStore(SignallingStore):
         source = self._queue_view(queue, max_age=HINTED_AGE if protected else 0)
         target = self._collection(to, create=True, max_age=INSERT_AGE)
         now, transactions = self._hello()
+        if selection.tag is None:
+            self._free_unseen(source, now)
         state, moving = self._find_moving(source, selection, now, to_dead_letters=dead_letter is not None)
         update: list[Document] = []
         if dead_letter is not None and dead_letter.history:

@@ -86,16 +86,20 @@ from spark_queue.stores.support.damaged import EMPTY_PAGE, Records, filter_recor
 from spark_queue.stores.support.damaged import keys_of as keys_of_id
 from spark_queue.stores.types import (
     Claim,
+    Commit,
     Condition,
     DeadLetterInfo,
     Finding,
+    HandOut,
     RawNote,
     Reservation,
+    Rollback,
     Selection,
     Sizes,
     Staged,
     View,
     consumer_of,
+    unseen_tag,
 )
 
 T = TypeVar("T")
@@ -299,6 +303,24 @@ class RedisStore(SignallingStore):
         with self._connection() as client:
             keys = [*self._keys(queue), *extra_keys, *self._list_keys(queue)]
             return _call_script(client, self._script(script), keys, *arguments)
+
+    def _run_each(self, queue: str, *calls: tuple[str, Sequence[Any]]) -> list[Any]:
+        """Call scripts of a queue, each with its arguments, one after the other in one round trip.
+
+        Raises `StoreError`.
+        """
+        keys = [*self._keys(queue), *self._list_keys(queue)]
+        with self._connection() as client:
+            pipeline = client.pipeline(transaction=False)
+            for name, arguments in calls:
+                pipeline.evalsha(self._script(name)[0], len(keys), *keys, *arguments)
+            answers: list[Any] = pipeline.execute(raise_on_error=False)
+        for at, (name, arguments) in enumerate(calls):
+            if isinstance(answers[at], redis.exceptions.NoScriptError):
+                answers[at] = self._run(name, queue, *arguments)
+            elif isinstance(answers[at], redis.RedisError):
+                raise self._to_store_error(answers[at])
+        return answers
 
     def close(self) -> None:
         super().close()
@@ -586,6 +608,22 @@ class RedisStore(SignallingStore):
         members = self._read_single_runs(queue, tag, ids)
         transferred = sorted(member for member in members if not member.startswith(start))  # by tag
         return self._settle_runs("retag", queue, (to, _lease_argument(lease)), transferred)
+
+    def _settle_and_hand_out(
+        self, queue: str, tag: str, records: Sequence[Record], how: Commit | Rollback, next: HandOut
+    ) -> tuple[int, int]:
+        runs = [single_run(tag, one.mature, one.id) for one in records]
+        if isinstance(how, Commit):
+            settle = "commit", (tag, how.history, consumer_of(tag) or "", how.outcome, *runs)
+        else:
+            due = "" if how.delay is None else min(self._now() + how.delay, MAX_TIME_MS)
+            settle = "rollback", (tag, due, int(how.failed), 1, *runs)
+        handed_out = single_run(unseen_tag(next.tag), next.record.mature, next.record.id)
+        transfer = "retag", (next.seen_tag, _lease_argument(next.lease), handed_out)
+        if len(runs) > SCRIPT_CHUNK:
+            return 0, self._run_each(queue, transfer)[0][0]
+        settled, transferred = self._run_each(queue, settle, transfer)
+        return settled[0], transferred[0]
 
     def _reservations(self, queue: str, tag: str) -> list[Reservation]:
         counted = ((name, self._count_held(queue, name), until) for name, until in self._lease_ends(queue, tag))

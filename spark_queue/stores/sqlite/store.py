@@ -45,18 +45,23 @@ from spark_queue.stores.support.counters import ACTS, Counts, Statistics
 from spark_queue.stores.support.damaged import EMPTY_PAGE, MAX_NEVER_DUE, Records, id_of
 from spark_queue.stores.types import (
     PER_MESSAGE_COLUMNS,
+    UNSEEN,
     Claim,
+    Commit,
     Condition,
     DeadLetterInfo,
     Finding,
+    HandOut,
     RawNote,
     Reservation,
+    Rollback,
     Selection,
     Sizes,
     Staged,
     View,
     consumer_of,
     tag_range,
+    unseen_tag,
 )
 
 #: The SQL that creates a file of version 1, then the SQL that upgrades to each later version.
@@ -136,6 +141,9 @@ _IS_BUCKET = f"(id >= '{BUCKET_PREFIX}' AND id < '{chr(ord(BUCKET_PREFIX) + 1)}'
 
 #: The id of a record with several messages, which says how many; '' for others: it may not be text.
 _BUCKET_ID = "iif(rows > 1, id, '')"
+
+#: Whether the messages of a lease were reserved ahead: see `is_unseen`.
+_IS_UNSEEN = f"(tag LIKE '%/{UNSEEN}')"
 
 #: Rows of one INSERT, and about how many bytes: twice as fast as one statement per row.
 INSERT_ROWS = 200
@@ -466,9 +474,13 @@ class SqliteStore(Store):
             (present,) = db.execute(f"SELECT count(*) {where}", values).fetchone()
             if present < len(records):
                 return False
+            db.execute("SAVEPOINT replace_records")
             db.execute(f"DELETE {where}", values)
-            _insert(db, queue, _to_rows(batch, 0), lease)
-            return True
+            done = _insert(db, queue, _to_rows(batch, 0), lease) == count_rows(batch.column("id"))
+            if not done:  # the queue holds one of the new ids already
+                db.execute("ROLLBACK TO replace_records")
+            db.execute("RELEASE replace_records")
+            return done
 
     def _page(self, queue: str, tag: str, after: RowPlace | None, rows: int) -> Records:
         with self._read_transaction() as db:
@@ -484,40 +496,29 @@ class SqliteStore(Store):
 
     def _commit(self, queue: str, tag: str, ids: Sequence[str] | None, history: int, outcome: str) -> int:
         with self._transaction() as db:
-            leases = _lease_ids(db, queue, tag)
-            held, values = _held_clause(leases, ids)
-            if history:
-                _copy_to_history(db, held, values, history, tag, outcome)
-            removed = _change(db, "DELETE FROM message", held, values)
-            _delete_empty_leases(db, leases)
-            return removed
+            return _commit_held(db, queue, tag, ids, history, outcome)
 
     def _rollback(
         self, queue: str, tag: str, ids: Sequence[str] | None, delay: int | None, failed: bool, include_endless: bool
     ) -> int:
         with self._transaction() as db:
-            leases = _lease_ids(db, queue, tag, endless=include_endless)
-            held, values = _held_clause(leases, ids)
-            add_tries = ADD_TRIES.format("?")
-            release = f"UPDATE message SET lease = NULL, mature = coalesce(?, mature), tries = {add_tries}"
-            due = None if delay is None else _now(db) + delay
-            released = _change(db, release, held, values, due, int(failed))
-            _delete_empty_leases(db, leases)
-            return released
+            return _release_held(db, queue, tag, ids, delay, failed, include_endless)
 
     def _transfer(self, queue: str, tag: str, to: str, ids: Sequence[str] | None, lease: int | None) -> int:
         with self._transaction() as db:
-            until = None if lease is None else _now(db) + lease
-            (target,) = db.execute(
-                "INSERT INTO lease (queue, tag, until) VALUES (?, ?, ?) "
-                "ON CONFLICT DO UPDATE SET until = excluded.until RETURNING id",
-                (_queue_id(db, queue), to, until),
-            ).fetchone()
-            leases = [one for one in _lease_ids(db, queue, tag) if one != target]
-            held, values = _held_clause(leases, ids)
-            transferred = _change(db, "UPDATE message SET lease = ?", held, values, target)
-            _delete_empty_leases(db, [*leases, target])
-            return transferred
+            return _transfer_held(db, queue, tag, to, ids, lease)
+
+    def _settle_and_hand_out(
+        self, queue: str, tag: str, records: Sequence[Record], how: Commit | Rollback, next: HandOut
+    ) -> tuple[int, int]:
+        ids = [one.id for one in records]
+        with self._transaction() as db:
+            if isinstance(how, Commit):
+                settled = _commit_held(db, queue, tag, ids, how.history, how.outcome)
+            else:
+                settled = _release_held(db, queue, tag, ids, how.delay, how.failed, True)
+            unseen = unseen_tag(next.tag)
+            return settled, _transfer_held(db, queue, unseen, next.seen_tag, [next.record.id], next.lease)
 
     def _reservations(self, queue: str, tag: str) -> list[Reservation]:
         with self._read_transaction() as db:
@@ -929,6 +930,53 @@ def _held_clause(leases: Sequence[int], ids: Sequence[str] | None) -> tuple[str,
     return f"lease IN (SELECT value FROM json_each(?)) AND {by_id}", (json.dumps(leases), *values)
 
 
+def _commit_held(
+    db: sqlite3.Connection, queue: str, tag: str, ids: Sequence[str] | None, history: int, outcome: str
+) -> int:
+    leases = _lease_ids(db, queue, tag)
+    held, values = _held_clause(leases, ids)
+    if history:
+        _copy_to_history(db, held, values, history, tag, outcome)
+    removed = _change(db, "DELETE FROM message", held, values)
+    _delete_empty_leases(db, leases)
+    return removed
+
+
+def _release_held(
+    db: sqlite3.Connection,
+    queue: str,
+    tag: str,
+    ids: Sequence[str] | None,
+    delay: int | None,
+    failed: bool,
+    include_endless: bool,
+) -> int:
+    leases = _lease_ids(db, queue, tag, endless=include_endless)
+    held, values = _held_clause(leases, ids)
+    add_tries = ADD_TRIES.format("?")
+    release = f"UPDATE message SET lease = NULL, mature = coalesce(?, mature), tries = {add_tries}"
+    due = None if delay is None else _now(db) + delay
+    released = _change(db, release, held, values, due, int(failed))
+    _delete_empty_leases(db, leases)
+    return released
+
+
+def _transfer_held(
+    db: sqlite3.Connection, queue: str, tag: str, to: str, ids: Sequence[str] | None, lease: int | None
+) -> int:
+    until = None if lease is None else _now(db) + lease
+    (target,) = db.execute(
+        "INSERT INTO lease (queue, tag, until) VALUES (?, ?, ?) "
+        "ON CONFLICT DO UPDATE SET until = excluded.until RETURNING id",
+        (_queue_id(db, queue), to, until),
+    ).fetchone()
+    leases = [one for one in _lease_ids(db, queue, tag) if one != target]
+    held, values = _held_clause(leases, ids)
+    transferred = _change(db, "UPDATE message SET lease = ?", held, values, target)
+    _delete_empty_leases(db, [*leases, target])
+    return transferred
+
+
 def _read_page(
     db: sqlite3.Connection, queue: str, where: str, values: Sequence[Any], after: RowPlace | None, rows: int
 ) -> Records:
@@ -974,6 +1022,8 @@ def _expire_leases(db: sqlite3.Connection, queue: int, now: int) -> None:
     _delete_expired_history(db, now)
     ended = "SELECT id FROM lease WHERE queue = ? AND until <= ?"
     if db.execute(f"{ended} LIMIT 1", (queue, now)).fetchone():
-        release = f"UPDATE message SET lease = NULL, tries = {ADD_TRIES.format(1)}"
-        db.execute(f"{release} WHERE lease IN ({ended})", (queue, now))
+        # Messages that were reserved ahead have not been tried.
+        for condition, failed in ((f"NOT {_IS_UNSEEN}", 1), (_IS_UNSEEN, 0)):
+            release = f"UPDATE message SET lease = NULL, tries = {ADD_TRIES.format(failed)}"
+            db.execute(f"{release} WHERE lease IN ({ended} AND {condition})", (queue, now))
         db.execute("DELETE FROM lease WHERE queue = ? AND until <= ?", (queue, now))

@@ -10,12 +10,15 @@ reads again.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_queue.errors import MessageError
 from spark_queue.messages.buckets import Buckets, Record, build_bucket, is_bucket, rows_of
-from spark_queue.messages.columns import milliseconds
+from spark_queue.messages.columns import columns_by_name, milliseconds
+from spark_queue.messages.schema import PUSHES
 from spark_queue.stores.support.damaged import Records, open_buckets, slice_records
 from spark_queue.stores.support.record_store import RecordStore
 
@@ -88,6 +91,23 @@ def isolate(
                 break  # perhaps another client has split it: read again
         else:
             return found
+
+
+def unpack(store: RecordStore, queue: str, tag: str) -> None:
+    """Replace the buckets of one tag by their messages, which are held as before.
+
+    So each of them can then be settled or handed out in one step. A bucket stays if it is damaged,
+    or if one of its messages cannot be a record: the queue may hold its id already.
+    """
+    if "buckets" in store.unsupported:
+        return
+    for record, found in list(_buckets(store, queue, tag)):
+        if not found.damaged:
+            singles = pa.RecordBatch.from_pydict(
+                columns_by_name(found.batch) | {"delay": pa.nulls(found.batch.num_rows, pa.int64())}, schema=PUSHES
+            )
+            with suppress(MessageError):
+                store._attempt(store._replace_records, queue, tag, [record], singles)
 
 
 def compact(store: RecordStore, queue: str, layout: Buckets) -> int:

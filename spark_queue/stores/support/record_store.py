@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from spark_queue.messages.buckets import Record
 from spark_queue.stores.support.damaged import Records
-from spark_queue.stores.types import Condition, Reservation
+from spark_queue.stores.types import Condition, LayoutFeature, Reservation
 
 T = TypeVar("T")
 
@@ -18,6 +18,7 @@ class RecordStore(Protocol):
     """The part of `Store` that works on records."""
 
     supports_forward: ClassVar[bool]
+    unsupported: ClassVar[frozenset[LayoutFeature]]
 
     def check_queue(self, queue: str) -> None: ...
     def check_buckets(self) -> None: ...

@@ -713,8 +713,8 @@ local function write_history(messages, texts, history, consumer, outcome)
   end
 end
 
--- Free the messages of expired leases and add one to their tries. Return false if CHUNK ended the
--- sweep early. A lease under renewal has two ends, and each is swept separately.
+-- Free the messages of expired leases and add one to their tries, unless they were reserved ahead.
+-- Return false if CHUNK ended the sweep early. A lease under renewal has two ends, and each is swept separately.
 local function sweep_expired_leases(now)
   local budget = CHUNK
   while true do
@@ -738,7 +738,7 @@ local function sweep_expired_leases(now)
             copy_message(to_free, kept, i)
           end
         end
-        local done = make_free(to_free, nil, 1)
+        local done = make_free(to_free, nil, find(tag, '/unseen$') and 0 or 1)
         if lists then
           lists.on_released(first_items(to_free.ids, done), true)
         end

@@ -1,5 +1,5 @@
--- Replace records by others that contain the same messages, if all of them still exist: held by the
--- tag, or free. Return 1 if they were replaced, else 0.
+-- Replace records by others that contain the same messages. All of them must still exist: held by
+-- the tag, or free. The ids of the new ones must be free. Return 1 if they were replaced, else 0.
 -- ARGV: tag ('' if they are free), number of arguments of the new records, id, due, document; …,
 -- the old records as runs of one message…
 
@@ -9,8 +9,18 @@ local kept = check_held(old)
 if #kept.ids < #ARGV - n - 2 then
   return 0
 end
+local replaced, seen = {}, {}
+for _, id in ipairs(kept.ids) do
+  replaced[id] = true
+end
 for i = 1, n do
   rows[i] = ARGV[i + 2]
+  if i % 3 == 1 then
+    if seen[rows[i]] or (not replaced[rows[i]] and redis.call('ZSCORE', INDEX, rows[i])) then
+      return 0
+    end
+    seen[rows[i]] = true
+  end
 end
 allow_when_full()
 remove_records(kept.ids)
