@@ -30,10 +30,14 @@ Numbers = dict[str, Any]
 
 
 class Place(NamedTuple):
-    """The collection of a queue, and the fields that name the queue in it, if it holds several."""
+    """The collection of a queue, and the fields that name the queue in it, if it holds several.
+
+    `exists`: whether it may exist. What does not exist costs nothing.
+    """
 
     collection: str
     fields: Filter
+    exists: bool = True
 
 
 class Counter:
@@ -56,19 +60,25 @@ class Counter:
         #: How many records are counted. Reserved messages are among those that are due later.
         self._limits = {"ready": limit, "reserved": limit, "later": None if limit is None else 2 * limit}
 
-    def count(self, places: Mapping[str, Place]) -> dict[str, Sizes]:
-        """Return the sizes of queues by name. A collection that does not exist is empty."""
-        records = self._query(places, self._record_steps())
-        buckets = {queue: place for queue, place in places.items() if records[queue].get("bucket")}
-        extra = self._query(buckets, self._extra_steps())
-        return {queue: self._to_sizes(found, extra.get(queue, {})) for queue, found in records.items()}
+    def count(self, places: Mapping[str, Place], hint: str | None = None) -> dict[str, Sizes]:
+        """Return the sizes of queues by name. A collection that does not exist is empty.
 
-    def _query(self, places: Mapping[str, Place], steps: Mapping[str, list[Document]]) -> dict[str, Numbers]:
-        """Return the result of each pipeline in each place."""
+        `hint`: an index of the first one. The server refuses the request if there is none.
+        """
+        existing = {queue: place for queue, place in places.items() if place.exists}
+        records = self._query(existing, self._record_steps(), hint)
+        buckets = {queue: place for queue, place in existing.items() if records[queue].get("bucket")}
+        extra = self._query(buckets, self._extra_steps())
+        return {queue: self._to_sizes(records.get(queue, {}), extra.get(queue, {})) for queue in places}
+
+    def _query(
+        self, places: Mapping[str, Place], steps: Mapping[str, list[Document]], hint: str | None = None
+    ) -> dict[str, Numbers]:
+        """Return the result of each pipeline in each place, with one request."""
         found: dict[str, Numbers] = {queue: {} for queue in places}
         queues = list(places)
         whole: list[Document] = []
-        for number, (collection, fields) in enumerate(places.values()):
+        for number, (collection, fields, _) in enumerate(places.values()):
             for name, (match, *rest) in steps.items():
                 query = {"$match": {**fields, **match["$match"]}}
                 named = {
@@ -78,7 +88,8 @@ class Counter:
                 whole += [{"$unionWith": {"coll": collection, "pipeline": pipeline}}] if whole else pipeline
         if places:
             first = next(iter(places.values())).collection
-            for one in self._database[first].aggregate(whole):
+            by: dict[str, Any] = {} if hint is None else {"hint": hint}
+            for one in self._database[first].aggregate(whole, **by):
                 found[queues[one["queue"]]][one["name"]] = one["value"]
         return found
 

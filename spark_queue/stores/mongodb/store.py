@@ -63,6 +63,7 @@ from pymongo.uri_parser import parse_uri
 
 from spark_queue.errors import (
     AccessDenied,
+    NotAQueue,
     OptionError,
     PoolExhausted,
     StoreError,
@@ -136,7 +137,6 @@ from spark_queue.stores.support.budget import current_budget, spend
 from spark_queue.stores.support.counters import Counts, Statistics
 from spark_queue.stores.support.damaged import EMPTY_PAGE, MAX_NEVER_DUE, Records
 from spark_queue.stores.types import (
-    NO_MESSAGES,
     Claim,
     Condition,
     DeadLetterInfo,
@@ -936,15 +936,29 @@ class MongoStore(SignallingStore):
     def _sizes(self, queues: Sequence[str], limit: int | None) -> dict[str, Sizes]:
         for queue in queues:
             self.check_queue(queue)
-        listed = self._marks.list_collections({self._collection_name(queue) for queue in queues})
-        found = {queue: NO_MESSAGES for queue in queues if listed.get(self._collection_name(queue), True)}
-        places = {
-            queue: Place(self._collection_name(queue), self._queue_fields(queue))
-            for queue in found
-            if self._collection_name(queue) in listed
-        }
+        places, hint = self._find_places(queues), {}
+        if len(queues) == 1 and places:
+            hint = self._hint(self._collection(queues[0]), READY_INDEX)
         counter = Counter(self._database(), self._now(), limit, self._bucket_ids, self._rows_field)
-        return found | counter.count(places)
+        return counter.count(places, **hint)
+
+    def _find_places(self, queues: Sequence[str]) -> dict[str, Place]:
+        """Return where each of these queues is, or would be. Data of other programs is left out."""
+        named = {queue: Place(self._collection_name(queue), self._queue_fields(queue)) for queue in queues}
+        listed: Mapping[str, bool] = {}
+        if len(queues) > 1:
+            listed = self._marks.list_collections({one.collection for one in named.values()})
+        found: dict[str, Place] = {}
+        for queue, place in named.items():
+            try:
+                if len(queues) == 1:
+                    self._check_is_queue(queue)
+                elif not listed.get(place.collection, True):
+                    self._marks.read(place.collection, queue)  # a list refuses a queue that is being created
+            except NotAQueue:
+                continue
+            found[queue] = place._replace(exists=len(queues) == 1 or place.collection in listed)
+        return found
 
     def _next_mature(self, queue: str) -> int | None:
         collection = self._queue_view(queue)
