@@ -80,7 +80,7 @@ def test_no_request_to_mongodb_has_more_stages_than_it_takes(mongodb_url, monkey
             assert [one.ready for one in store.sizes_of(names).values()] == [1] * 101
             assert 400 < listener.joined <= 1_000, "the most stages of a pipeline"
         finally:
-            store._database()[store.pipeline].drop()
+            store._database()[store.pipeline].drop()  # type: ignore[attr-defined]
 
 
 def sent(monkeypatch):
@@ -113,7 +113,7 @@ def test_redis_gets_one_request_for_each_chunk(redis_url, layout, monkeypatch):
 
 
 def test_a_redis_that_has_forgotten_its_scripts_gets_one_request_more(redis_url, monkeypatch):
-    digest, text = SCRIPTS["sizes"]
+    _, text = SCRIPTS["sizes"]
     with open_store(redis_url) as store:
         names = filled(store, 3)
         try:

@@ -1,15 +1,16 @@
 """Count the messages of many queues with one request.
 
 Each count is a pipeline, and `$unionWith` joins them. A hint would apply to the first one only, so
-the server chooses the indexes. It tries those that fit, and the right one is the first to end.
+the server chooses the indexes. Each pipeline asks for the order of the index that is right for it:
+with another one, the server would have to sort, and it avoids that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from bson import DatetimeMS
+from bson import DatetimeMS, MinKey
 from bson.regex import Regex
 from pymongo.database import Database
 
@@ -24,6 +25,13 @@ from spark_queue.stores.mongodb.documents import (
     due_by,
 )
 from spark_queue.stores.types import Sizes
+
+#: A number that no queue reaches. Without a limit, the server might leave out the sort.
+NO_LIMIT = 2**53
+
+#: Matches all records. With it, the server may use the index of reserved messages, which begins with
+#: their tags. Those that keuss has reserved have none.
+_ANY_TAG: Filter = {"_tag": {"$gte": MinKey()}}
 
 #: The numbers of one queue, by name: what its pipelines have found.
 Numbers = dict[str, Any]
@@ -89,16 +97,16 @@ class Counter:
         if places:
             first = next(iter(places.values())).collection
             by: dict[str, Any] = {} if hint is None else {"hint": hint}
-            for one in self._database[first].aggregate(whole, **by):
+            for one in self._database[first].aggregate(whole, allowDiskUse=True, **by):
                 found[queues[one["queue"]]][one["name"]] = one["value"]
         return found
 
     def _record_steps(self) -> dict[str, list[Document]]:
         number: Document = {"$sum": 1}
         return {
-            "ready": self._sum_steps("ready", due_by(self._now), number),
-            "reserved": self._sum_steps("reserved", {**RESERVED, **self._later}, number),
-            "later": self._sum_steps("later", self._later, number),
+            "ready": self._sum_steps("ready", due_by(self._now), WAITING_ORDER, number),
+            "reserved": self._sum_steps("reserved", {**RESERVED, **self._later, **_ANY_TAG}, [("_tag", 1)], number),
+            "later": self._sum_steps("later", self._later, WAITING_ORDER, number),
             "first": [
                 {"$match": due_by(MAX_TIME_MS)},
                 {"$sort": dict(WAITING_ORDER)},
@@ -117,11 +125,18 @@ class Counter:
         }
         more = {"$sum": {"$subtract": [{"$floor": count_expression(self._rows_field)}, 1]}}
         are_buckets: Filter = {self._rows_field: {"$exists": True}}
-        return {name: self._sum_steps(name, {**query, **are_buckets}, more) for name, query in queries.items()}
+        order = [(self._rows_field, 1)]
+        return {name: self._sum_steps(name, {**query, **are_buckets}, order, more) for name, query in queries.items()}
 
-    def _sum_steps(self, name: str, query: Filter, number: Document) -> list[Document]:
-        limit = self._limits[name]
-        some = [] if limit is None else [{"$limit": limit}]
+    def _sum_steps(
+        self, name: str, query: Filter, order: Sequence[tuple[str, int]], number: Document
+    ) -> list[Document]:
+        """Return a pipeline that sums up a number of the records that match, up to their limit.
+
+        `order`: that of the index to use. With any other index, the server would have to sort.
+        """
+        limit = self._limits[name] or NO_LIMIT
+        some: list[Document] = [{"$sort": dict(order)}, {"$limit": limit}]
         return [{"$match": query}, *some, {"$group": {"_id": None, "value": number}}]
 
     def _to_sizes(self, records: Numbers, extra: Numbers) -> Sizes:

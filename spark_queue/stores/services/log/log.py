@@ -289,14 +289,21 @@ def find_retained(store: Store, queue: str) -> RetainedRange | None:
     return RetainedRange(first, metadata.end, len(segments), oldest, frozenset(tags))
 
 
+def load_logs(store: Store, queues: Iterable[str]) -> dict[str, LogMetadata]:
+    """Return the metadata of those of these queues that are read as logs.
+
+    It takes one request for many queues. Raises `StoreError` if a newer version wrote a log.
+    """
+    keys = {queue_note_key(queue, LOG_TAG): queue for queue in queues}
+    return {keys[key]: LogMetadata.from_note(keys[key], note) for key, note in store.notes_of(keys).items()}
+
+
 def count_retained(store: Store, queues: Iterable[str]) -> dict[str, int]:
     """Return how many messages each of these queues retains as a log; others are left out.
 
-    One request reads the notes of many queues. Raises `StoreError` as `find_retained` does.
+    Raises `StoreError` as `load_logs` does.
     """
-    keys = {queue_note_key(queue, LOG_TAG): queue for queue in queues}
-    found: dict[str, int] = {}
-    for key, note in store.notes_of(keys).items():
-        metadata = LogMetadata.from_note(keys[key], note)
-        found[keys[key]] = metadata.end - LogNotes(store, keys[key]).first_position(metadata).position
-    return found
+    return {
+        queue: metadata.end - LogNotes(store, queue).first_position(metadata).position
+        for queue, metadata in load_logs(store, queues).items()
+    }
