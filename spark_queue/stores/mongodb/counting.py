@@ -29,8 +29,8 @@ from spark_queue.stores.types import Sizes
 #: A number that no queue reaches. Without a limit, the server might leave out the sort.
 NO_LIMIT = 2**53
 
-#: Matches all records. With it, the server may use the index of reserved messages, which begins with
-#: their tags. Those that keuss has reserved have none.
+#: Matches all records. With it, the server may use the index of reserved messages, which begins
+#: with their tags. Those that keuss has reserved have none.
 _ANY_TAG: Filter = {"_tag": {"$gte": MinKey()}}
 
 #: The numbers of one queue, by name: what its pipelines have found.
