@@ -15,7 +15,7 @@ from spark_queue.stores.base import Store
 from spark_queue.stores.services.existence import check_exists
 from spark_queue.stores.services.log.log import count_retained
 from spark_queue.stores.support.counters import Statistics
-from spark_queue.stores.types import COUNT_LIMIT, NO_MESSAGES, Sizes
+from spark_queue.stores.types import COUNT_LIMIT, ZERO_SIZES, Sizes
 
 if TYPE_CHECKING:  # needs the extra `graph`
     from spark_queue.graph.model import Graph, Place
@@ -77,11 +77,13 @@ def sizes(url: str, queues: Sequence[str] = (), *, exact: bool = True) -> list[Q
     ms even if there are millions. Raises `OptionError` if one of `queues` does not exist.
     """
     with open_existing(url, *queues) as store:
-        known = store.statistics_of(queues)  # with one request, unlike `check_exists`
-        for queue in queues:
-            if queue not in known:
+        found = load_summaries(store, queues or store.queues(), None if exact else COUNT_LIMIT)
+        empty = [one.queue for one in found if queues and not one.total]
+        used = store.statistics_of(empty)  # one request for many: few are left for `check_exists`
+        for queue in empty:
+            if queue not in used:
                 check_exists(store, queue)
-        return load_summaries(store, queues or store.queues(), None if exact else COUNT_LIMIT)
+        return found
 
 
 def load_summaries(store: Store, queues: Sequence[str], limit: int | None = None) -> list[QueueSummary]:
@@ -98,7 +100,7 @@ def load_summaries(store: Store, queues: Sequence[str], limit: int | None = None
         _summarize(
             queue,
             own[queue],
-            counted.get(dead_queues.get(queue, ""), NO_MESSAGES),  # others' data may have its name
+            counted.get(dead_queues.get(queue, ""), ZERO_SIZES),  # others' data may have its name
             retained.get(queue, 0),
             statistics.get(queue, Statistics()).paused,
         )

@@ -67,7 +67,7 @@ from spark_queue.stores.support.damaged import Records, check_payloads, open_buc
 from spark_queue.stores.support.dead_lettering import dead_letter_damaged
 from spark_queue.stores.support.pause import PAUSE_CACHE_SECONDS, PauseCache
 from spark_queue.stores.types import (
-    NO_MESSAGES,
+    ZERO_SIZES,
     Claim,
     Condition,
     DeadLetterInfo,
@@ -850,7 +850,7 @@ class Store(ABC):
         found = self.sizes_of([queue], limit)
         if queue not in found:
             self.check_is_queue(queue)  # raises `NotAQueue`
-        return found.get(queue, NO_MESSAGES)
+        return found.get(queue, ZERO_SIZES)
 
     def sizes_of(self, queues: Iterable[str], limit: int | None = None) -> dict[str, Sizes]:
         """Return the sizes of queues by name, in the order of `queues`: see `sizes`.

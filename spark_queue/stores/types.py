@@ -70,7 +70,7 @@ class Sizes:
         return self.ready + self.scheduled + self.reserved
 
 
-NO_MESSAGES = Sizes(0, 0, 0)
+ZERO_SIZES = Sizes(0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)

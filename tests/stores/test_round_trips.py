@@ -51,13 +51,12 @@ def test_mongodb_gets_three_commands_for_each_chunk(mongodb_url, monkeypatch):
         monkeypatch.setattr(store, "sizes_chunk", 5)
         names = filled(store, 12)
         try:
-            for chunks, some in ((1, names[:5]), (2, names[:6]), (3, names)):
+            store.write_counts()  # which is not done in between then
+            for chunks, some in ((1, names[:5]), (2, names[:7]), (3, names)):
                 listener.names.clear()
                 assert [one.ready for one in store.sizes_of(some).values()] == [1] * len(some)
-                assert (
-                    sorted(listener.names)
-                    == ["aggregate"] * chunks + ["hello"] * chunks + ["listCollections"] * chunks
-                )
+                each = ["aggregate", "hello", "listCollections"]
+                assert sorted(listener.names) == sorted(each * chunks)
             listener.names.clear()
             assert store.sizes(names[0]).ready == 1
             assert sorted(listener.names) == ["aggregate", "hello"], "one queue is not listed"
@@ -142,7 +141,7 @@ def test_what_lists_queues_asks_for_all_of_them_at_once(store, any_url, monkeypa
         return attempt(self, operation, *arguments)
 
     monkeypatch.setattr(type(store), "_attempt", counted)
-    each = {"_sizes": 8 if store.sizes_chunk == 1 else 1, "_statistics": 2, "_notes_of": 1}
+    each = {"_sizes": 8 if store.sizes_chunk == 1 else 1, "_statistics": 1, "_notes_of": 1}
     try:
         found = admin_sizes.sizes(any_url, names)
         assert [one.ready for one in found] == [1] * 4

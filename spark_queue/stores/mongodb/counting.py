@@ -37,7 +37,7 @@ _ANY_TAG: Filter = {"_tag": {"$gte": MinKey()}}
 Numbers = dict[str, Any]
 
 
-class Place(NamedTuple):
+class QueuePlace(NamedTuple):
     """The collection of a queue, and the fields that name the queue in it, if it holds several.
 
     `exists`: whether it may exist. What does not exist costs nothing.
@@ -48,7 +48,7 @@ class Place(NamedTuple):
     exists: bool = True
 
 
-class Counter:
+class SizeCounter:
     """Counts the messages of queues by state, at `now` (ms): see `Store.sizes`.
 
     `bucket_ids` matches the `_id` of buckets. `rows_field` holds the number of their messages.
@@ -68,7 +68,7 @@ class Counter:
         #: How many records are counted. Reserved messages are among those that are due later.
         self._limits = {"ready": limit, "reserved": limit, "later": None if limit is None else 2 * limit}
 
-    def count(self, places: Mapping[str, Place], hint: str | None = None) -> dict[str, Sizes]:
+    def count(self, places: Mapping[str, QueuePlace], hint: str | None = None) -> dict[str, Sizes]:
         """Return the sizes of queues by name. A collection that does not exist is empty.
 
         `hint`: an index of the first one. The server refuses the request if there is none.
@@ -80,7 +80,7 @@ class Counter:
         return {queue: self._to_sizes(records.get(queue, {}), extra.get(queue, {})) for queue in places}
 
     def _query(
-        self, places: Mapping[str, Place], steps: Mapping[str, list[Document]], hint: str | None = None
+        self, places: Mapping[str, QueuePlace], steps: Mapping[str, list[Document]], hint: str | None = None
     ) -> dict[str, Numbers]:
         """Return the result of each pipeline in each place, with one request."""
         found: dict[str, Numbers] = {queue: {} for queue in places}

@@ -78,7 +78,7 @@ from spark_queue.options.url import StoreUrl
 from spark_queue.stores.base import PAGE_ROWS, QUEUES_CHUNK, chunked, rejected_rows_error
 from spark_queue.stores.mongodb.beside import SIGNALS, STATS, Beside, check_places
 from spark_queue.stores.mongodb.bson_json import CODEC, from_bson
-from spark_queue.stores.mongodb.counting import Counter, Place
+from spark_queue.stores.mongodb.counting import QueuePlace, SizeCounter
 from spark_queue.stores.mongodb.documents import (
     BUCKET_IDS,
     BUCKETS_INDEX,
@@ -939,16 +939,16 @@ class MongoStore(SignallingStore):
         places, hint = self._find_places(queues), {}
         if len(queues) == 1 and places:
             hint = self._hint(self._collection(queues[0]), READY_INDEX)
-        counter = Counter(self._database(), self._now(), limit, self._bucket_ids, self._rows_field)
+        counter = SizeCounter(self._database(), self._now(), limit, self._bucket_ids, self._rows_field)
         return counter.count(places, **hint)
 
-    def _find_places(self, queues: Sequence[str]) -> dict[str, Place]:
+    def _find_places(self, queues: Sequence[str]) -> dict[str, QueuePlace]:
         """Return where each of these queues is, or would be. Data of other programs is left out."""
-        named = {queue: Place(self._collection_name(queue), self._queue_fields(queue)) for queue in queues}
+        named = {queue: QueuePlace(self._collection_name(queue), self._queue_fields(queue)) for queue in queues}
         listed: Mapping[str, bool] = {}
         if len(queues) > 1:
             listed = self._marks.list_collections({one.collection for one in named.values()})
-        found: dict[str, Place] = {}
+        found: dict[str, QueuePlace] = {}
         for queue, place in named.items():
             try:
                 if len(queues) == 1:

@@ -44,8 +44,8 @@ from spark_queue.stores.support.budget import current_budget, spend
 from spark_queue.stores.support.counters import ACTS, Counts, Statistics
 from spark_queue.stores.support.damaged import EMPTY_PAGE, MAX_NEVER_DUE, Records, id_of
 from spark_queue.stores.types import (
-    NO_MESSAGES,
     PER_MESSAGE_COLUMNS,
+    ZERO_SIZES,
     Claim,
     Condition,
     DeadLetterInfo,
@@ -669,7 +669,7 @@ class SqliteStore(Store):
     def _sizes(self, queues: Sequence[str], limit: int | None) -> dict[str, Sizes]:
         with self._read_transaction() as db:
             now, ids = _now(db), {queue: _queue_id(db, queue) for queue in queues}
-            return {queue: count_messages(db, id, now, limit) if id else NO_MESSAGES for queue, id in ids.items()}
+            return {queue: count_messages(db, id, now, limit) if id else ZERO_SIZES for queue, id in ids.items()}
 
     def _never_due(self, queue: str) -> list[str]:
         with self._read_transaction() as db:
