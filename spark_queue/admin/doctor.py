@@ -17,7 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from spark_queue.admin.common import open_existing
 from spark_queue.admin.damage import find_damage
-from spark_queue.admin.logs import find_log
+from spark_queue.admin.logs import find_logs
 from spark_queue.admin.sinks import find_stale_sinks
 from spark_queue.errors import QueueError, StoreError, StoreUnavailable, UsageError, plural
 from spark_queue.options.masking import mask
@@ -223,7 +223,7 @@ def _check_staged(store: Store) -> Iterator[Finding]:
 
 def _check_logs(store: Store) -> Iterator[Finding]:
     """Yield a finding for each queue that is read as a log: the messages that it retains."""
-    for one in (one for queue in store.queues() for one in find_log(store, queue)):
+    for one in find_logs(store, store.queues()):
         text = f"{one.queue} retains {plural(one.messages, 'message')} in {plural(one.segments, 'segment')}"
         if one.oldest is not None:
             text += f", the oldest from {one.oldest:%Y-%m-%d %H:%M:%S} UTC"

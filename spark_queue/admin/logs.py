@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -11,7 +11,7 @@ from spark_queue.admin.reservations import is_log_tag
 from spark_queue.errors import OptionError, UsageError, did_you_mean
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.existence import known_queues
-from spark_queue.stores.services.log.log import Log, find_retained
+from spark_queue.stores.services.log.log import Log, find_retained, load_logs
 from spark_queue.stores.services.log.segments import LOG_TAG
 
 
@@ -36,11 +36,18 @@ class RetainedLog:
 def logs(url: str, queue: str | None = None) -> list[RetainedLog]:
     """Return the log of a queue, or of all queues that are read as logs."""
     with open_existing(url) as store:
-        return [one for name in (store.queues() if queue is None else [queue]) for one in find_log(store, name)]
+        return list(find_logs(store, store.queues() if queue is None else [queue]))
 
 
-def find_log(store: Store, queue: str) -> Iterator[RetainedLog]:
-    """Yield the log of a queue, if it is read as one."""
+def find_logs(store: Store, queues: Sequence[str]) -> Iterator[RetainedLog]:
+    """Yield the logs of those of these queues that are read as logs."""
+    logs = load_logs(store, queues)  # with one request for many queues
+    for queue in queues:
+        if queue in logs:
+            yield from _find_log(store, queue)
+
+
+def _find_log(store: Store, queue: str) -> Iterator[RetainedLog]:
     held = store.reservations(queue, LOG_TAG)  # read first: a tag is in the note before it holds messages
     found = find_retained(store, queue)
     if found is not None:

@@ -46,9 +46,10 @@ def reservations(url: str, queue: str | None = None, tag: str = "") -> list[Rese
     with open_existing(url) as store:
         owners = {(name, consumer): owner for name, consumer, owner in consumers(store, queue)}
         found = []
-        for name in store.queues() if queue is None else [queue]:
-            log = find_retained(store, name)
-            for one in store.reservations(name, tag):
+        for name in _filled_queues(store) if queue is None else [queue]:
+            held = store.reservations(name, tag)  # read first: a tag is in the note before it holds messages
+            log = find_retained(store, name) if held else None
+            for one in held:
                 consumer = "/".join(one.tag.split("/")[:2])
                 owner = owners.get((name, consumer))
                 info = ReservationInfo(
@@ -64,6 +65,11 @@ def reservations(url: str, queue: str | None = None, tag: str = "") -> list[Rese
                 )
                 found.append(info)
         return found
+
+
+def _filled_queues(store: Store) -> list[str]:
+    """Return the queues with messages: one request finds those of many queues."""
+    return [queue for queue, one in store.sizes_of(store.queues(), 1).items() if one.total or one.capped]
 
 
 def release(url: str, queue: str, tag: str, *, force: bool = False, failed: bool = False, delay: float = 0.0) -> int:

@@ -10,6 +10,7 @@ from rich.text import Text
 from spark_queue import admin
 from spark_queue.cli.output import echo_err, format_duration, log_bar, print_items, print_result
 from spark_queue.cli.params import Command, JsonFlag, QueueArgument, Queues, Url, app, flag
+from spark_queue.errors import plural
 
 #: Columns of sizes, and the colours of their bars.
 STATE_COLOURS = {"ready": "green", "scheduled": "blue", "reserved": "yellow", "dead": "red"}
@@ -20,20 +21,25 @@ def size(
     url: Url,
     queues: Queues = None,
     exact: Annotated[bool, flag("--exact", help="Count all messages, however many there are.")] = False,
+    every: Annotated[bool, flag("--all", help="Show empty queues, too.")] = False,
     json: JsonFlag = False,
 ) -> None:
     """Show the number of messages by state.
 
-    Counting ends at 10,000 messages of a state: 10,000+ means that there may be more.
+    Counting ends at 10,000 messages of a state: 10,000+ means that there may be more. Without names
+    it shows the queues that hold messages or are paused.
     """
-    found = admin.sizes.sizes(url, queues or (), exact=exact)
+    known = admin.sizes.sizes(url, queues or (), exact=exact)
+    found = [one for one in known if queues or every or not one.idle]
     states = [*STATE_COLOURS]
     if any(one.retained for one in found):
         states.append("retained")
     heads = ("queue", *states, "oldest ready", "")
     print_items(found, heads, (_size_row(one, states) for one in found), json=json)
-    if not found:
+    if not known:
         echo_err("this store has no queues")
+    elif hidden := len(known) - len(found):
+        echo_err(f"{plural(hidden, 'empty queue')} not shown; to see them, set --all")
 
 
 def _size_row(one: admin.sizes.QueueSummary, states: Sequence[str]) -> Sequence[object]:

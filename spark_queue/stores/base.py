@@ -42,7 +42,7 @@ import logging
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
 import pyarrow as pa
@@ -70,6 +70,7 @@ from spark_queue.stores.support.damaged import Records, check_payloads, open_buc
 from spark_queue.stores.support.dead_lettering import dead_letter_damaged
 from spark_queue.stores.support.pause import PAUSE_CACHE_SECONDS, PauseCache
 from spark_queue.stores.types import (
+    ZERO_SIZES,
     Claim,
     Commit,
     Condition,
@@ -106,6 +107,9 @@ SMALLEST_PARTITION = 500
 #: How often a waiting client polls, and how long an empty result is cached (ms).
 POLL_INTERVAL_MS, EMPTY_CACHE_MS = 500, 50
 
+#: About how many queues one request to the database is for.
+QUEUES_CHUNK = 100
+
 #: How long the layout of a queue is cached (s).
 LAYOUT_CACHE_SECONDS = 30.0
 
@@ -138,6 +142,9 @@ class Store(ABC):
 
     #: Whether every committed message goes to the history, even with `history=0`.
     always_keeps_history: ClassVar[bool] = False
+
+    #: How many queues one call of `_sizes` is for.
+    sizes_chunk: ClassVar[int] = QUEUES_CHUNK
 
     #: Why no other data can have the name of a queue: a clause.
     adoption_hint: ClassVar[str] = ""
@@ -745,7 +752,7 @@ class Store(ABC):
         return paused
 
     def _read_paused(self, queue: str) -> bool:
-        return self._attempt(self._statistics, queue).get(queue, Statistics()).paused
+        return self._attempt(self._statistics, [queue]).get(queue, Statistics()).paused
 
     def _notify_paused(self, queue: str, paused: bool) -> None:  # noqa: B027 not all have signals
         """Notify waiting clients. Never raises."""
@@ -757,8 +764,18 @@ class Store(ABC):
 
         The counts of this client are complete. Those of others may lack the last 100 ms.
         """
+        return self.statistics_of([queue]).get(queue, Statistics())
+
+    def statistics_of(self, queues: Iterable[str]) -> dict[str, Statistics]:
+        """Return the statistics of those of these queues that have any: see `statistics`.
+
+        This takes a few round trips for each QUEUES_CHUNK queues.
+        """
         self.write_counts()
-        return self._attempt(self._statistics, queue).get(queue, Statistics())
+        found: dict[str, Statistics] = {}
+        for some in chunked(list(dict.fromkeys(queues)), QUEUES_CHUNK):
+            found |= self._attempt(self._statistics, some)
+        return found
 
     def all_statistics(self) -> dict[str, Statistics]:
         """Return the statistics of all queues, empty ones too, sorted by name."""
@@ -793,8 +810,8 @@ class Store(ABC):
         """Add to the counters in one round trip, and register queues that have none."""
 
     @abstractmethod
-    def _statistics(self, queue: str | None) -> dict[str, Statistics]:
-        """Return the statistics by queue: of this one, if it is registered, or (`None`) of all."""
+    def _statistics(self, queues: Sequence[str] | None) -> dict[str, Statistics]:
+        """Return the statistics by queue: of these that are registered, or (`None`) of all."""
 
     @abstractmethod
     def _set_paused(self, queue: str, paused: bool) -> None:
@@ -813,6 +830,19 @@ class Store(ABC):
 
     @abstractmethod
     def _note(self, key: str) -> RawNote | None: ...
+
+    def notes_of(self, keys: Iterable[str]) -> dict[str, Note]:
+        """Return the notes with these keys that exist. Raises `StoreError` if one is damaged.
+
+        This takes one round trip for each QUEUES_CHUNK keys.
+        """
+        found: dict[str, RawNote] = {}
+        for some in chunked(list(dict.fromkeys(keys)), QUEUES_CHUNK):
+            found |= self._attempt(self._notes_of, some)
+        return {key: note.parse(key) for key, note in found.items()}
+
+    @abstractmethod
+    def _notes_of(self, keys: Sequence[str]) -> dict[str, RawNote]: ...
 
     def set_note(self, key: str, value: dict[str, Any] | None, version: int) -> bool:
         """Write the note if it still has this version (0: no note yet); return whether it had.
@@ -878,10 +908,24 @@ class Store(ABC):
         With a `limit`, counting ends soon after this number of messages of a state: the time does
         not grow with the queue. Such states are `capped`. States are not counted at one moment.
         """
-        return self._attempt(self._sizes, queue, limit)
+        found = self.sizes_of([queue], limit)
+        if queue not in found:
+            self.check_is_queue(queue)  # raises `NotAQueue`
+        return found.get(queue, ZERO_SIZES)
+
+    def sizes_of(self, queues: Iterable[str], limit: int | None = None) -> dict[str, Sizes]:
+        """Return the sizes of queues by name, in the order of `queues`: see `sizes`.
+
+        This takes a few round trips for each QUEUES_CHUNK queues. A name is left out if data of
+        another program has it.
+        """
+        found: dict[str, Sizes] = {}
+        for some in chunked(list(dict.fromkeys(queues)), self.sizes_chunk):
+            found |= self._attempt(self._sizes, some, limit)
+        return found
 
     @abstractmethod
-    def _sizes(self, queue: str, limit: int | None) -> Sizes: ...
+    def _sizes(self, queues: Sequence[str], limit: int | None) -> dict[str, Sizes]: ...
 
     def next_mature(self, queue: str) -> int | None:
         """Return the ms until a message can next be reserved; `None` if there is no message.
@@ -1048,7 +1092,7 @@ class Store(ABC):
             return False
         self.write_counts()
         views: tuple[View, ...] = "messages", "history"
-        return bool(self._attempt(self._statistics, queue)) or any(
+        return bool(self._attempt(self._statistics, [queue])) or any(
             next(self.peek(queue, view=view, rows=1), None) is not None for view in views
         )
 
@@ -1247,6 +1291,12 @@ class Store(ABC):
             stop=tenacity.stop_after_delay(begun + self.retry_timeout / 1000 - time.monotonic()),
             reraise=True,
         )(retry)
+
+
+def chunked(items: list[T], size: int) -> Iterator[list[T]]:
+    """Yield the items, `size` at a time."""
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
 
 
 def partition_sizes(rows: int, partitions: int, min_partitions: int = 1) -> list[int]:

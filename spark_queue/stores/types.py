@@ -56,8 +56,9 @@ class Sizes:
     """The number of messages of a queue by state.
 
     `oldest_ready_age` (ms) is how long the first ready message has been ready; `None` if none is.
-    It changes with time, so comparisons of sizes ignore it. `capped`: the states that may have more
-    messages than their number says, because they were counted up to a limit.
+    `next_mature` (ms) is as in `Store.next_mature`. Both change with time, so comparisons of sizes
+    ignore them. `capped`: the states that may have more messages than their number says, because
+    they were counted up to a limit.
     """
 
     ready: int
@@ -65,10 +66,14 @@ class Sizes:
     reserved: int
     oldest_ready_age: int | None = field(default=None, compare=False)
     capped: frozenset[str] = field(default=frozenset(), repr=False)
+    next_mature: int | None = field(default=None, compare=False, repr=False)
 
     @property
     def total(self) -> int:
         return self.ready + self.scheduled + self.reserved
+
+
+ZERO_SIZES = Sizes(0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -291,6 +291,18 @@ BUGS: dict[str, Bug] = {
         "            values, oversized_bucket = (queue_id, min(now, before), target + 1), None\n",
         CONFORMANCE + "test_a_reserve_takes_the_first_in_order_up_to_its_limit",
     ),
+    "the last queue of a request is missed": Bug(
+        "stores/base.py",
+        "        yield items[start : start + size]\n",
+        "        yield items[start : start + size - 1]\n",
+        CONFORMANCE + "test_no_queue_is_missed_between_two_requests",
+    ),
+    "a queue gets the sizes of another": Bug(
+        "stores/mongodb/counting.py",
+        'found[queues[one["queue"]]]',
+        'found[queues[one["queue"] - 1]]',
+        CONFORMANCE + "test_the_sizes_of_many_queues_are_those_of_each",
+    ),
     "tries lost": Bug(
         "stores/sqlite/store.py",
         "    released = _change(db, release, held, values, due, int(failed))\n",

@@ -14,7 +14,7 @@ from spark_queue.rest.answers import json_response, json_text, text_response
 from spark_queue.rest.keuss.kinds import describe_queue
 from spark_queue.rest.lanes import Lane, lane
 from spark_queue.rest.looks.contents import Contents, look_at
-from spark_queue.rest.looks.queue_metrics import queue_status
+from spark_queue.rest.looks.queue_metrics import queue_status, queue_statuses
 from spark_queue.rest.routes import NamespaceName, QueueName, describe_json, router, viewable
 from spark_queue.rest.service import QueueDependency, ServiceDependency
 from spark_queue.stores.base import Store
@@ -55,16 +55,15 @@ ListForm = Literal["array", "tree"]
 Flag = Annotated[str | None, Query(description="Any value.")]
 
 
-def _status(ns: str, store: Store, queue: str) -> dict[str, Any]:
+def _status(ns: str, store: Store, queue: str, status: dict[str, Any]) -> dict[str, Any]:
     """Return the status of a queue, with the fields of keuss-server."""
-    status = queue_status(store, queue)
     wait = status["next_t"]
     due = None if wait is None else datetime.fromtimestamp(time.time() + wait / 1000, UTC)
     return {"ns": ns, "queue": queue, **describe_queue(ns, store), **status, "next_mature_t": due}
 
 
 def _statuses(ns: str, store: Store) -> dict[str, Any]:
-    return {queue: _status(ns, store, queue) for queue in store.queues()}
+    return {queue: _status(ns, store, queue, one) for queue, one in queue_statuses(store).items()}
 
 
 def _as_array(by_namespace: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -144,7 +143,8 @@ async def status(bound: QueueDependency, service: ServiceDependency) -> Response
 
 @look_at
 def _read_status(contents: Contents, ns: str, queue: str) -> bytes:
-    return json_text(_status(ns, contents.stores[ns], queue))
+    store = contents.stores[ns]
+    return json_text(_status(ns, store, queue, queue_status(store, queue)))
 
 
 @routes.get("/q/{ns}/{queue}/paused", responses={200: describe_json("Whether it is.", {"type": "boolean"})})

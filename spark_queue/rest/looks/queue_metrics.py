@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 from spark_queue.errors import QueueError
 from spark_queue.stores.base import Store
 from spark_queue.stores.support.counters import ACTS, Statistics
+from spark_queue.stores.types import Sizes
 
 #: Most queues that metrics name by default, and the name of all others.
 MAX_QUEUES, OTHERS = 1_000, "__other__"
@@ -37,17 +38,25 @@ NOT_SUMMED = "next_t"
 
 def queue_status(store: Store, queue: str) -> dict[str, Any]:
     """Return the sizes and counters of a queue, under the names of keuss."""
-    return _status(store, queue, store.statistics(queue), due=True)
+    return _status(store.sizes(queue), store.statistics(queue))
 
 
-def _status(store: Store, queue: str, counted: Statistics, *, due: bool) -> dict[str, Any]:
-    sizes = store.sizes(queue)
+def queue_statuses(store: Store) -> dict[str, dict[str, Any]]:
+    """Return the same of all queues, by name. The database gets one request for many queues."""
+    counted = store.all_statistics()
+    return {
+        queue: _status(sizes, counted.get(queue, Statistics()))
+        for queue, sizes in store.sizes_of(store.queues()).items()
+    }
+
+
+def _status(sizes: Sizes, counted: Statistics) -> dict[str, Any]:
     return {
         "size": sizes.ready,
         "totalSize": sizes.total,
         "schedSize": sizes.scheduled,
         "resvSize": sizes.reserved,
-        "next_t": store.next_mature(queue) if due and sizes.total else None,
+        "next_t": sizes.next_mature,
         "paused": counted.paused,
         "stats": {act: getattr(counted, act) for act in ACTS},
     }
@@ -84,11 +93,8 @@ class QueueCollector(Collector):
         others: dict[str, Counter[str]] = {}
         for ns, store in reachable.items():
             try:
-                found = [
-                    (queue, _status(store, queue, one, due=(own, queue) in named))
-                    for (own, queue), one in counted.items()
-                    if own == ns
-                ]
+                sizes = store.sizes_of(queue for own, queue in counted if own == ns)
+                found = [(queue, _status(one, counted[ns, queue])) for queue, one in sizes.items()]
             except QueueError:
                 up.add_metric((ns,), 0)
                 continue

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from fastapi import Query
 from starlette.responses import Response
 
-from spark_queue.admin.sizes import COUNTERS, load_summary
+from spark_queue.admin.sizes import COUNTERS, load_summaries
 from spark_queue.errors import OptionError
 from spark_queue.rest.answers import json_response, json_text, text_response
 from spark_queue.rest.bound_queue import BoundQueue
@@ -48,9 +48,8 @@ Exact = Annotated[
 ]
 
 
-def _sizes_of(ns: str, store: Store, queue: str, exact: bool) -> dict[str, Any]:
-    summary = load_summary(store, queue, None if exact else COUNT_LIMIT)
-    return {"ns": ns, **asdict(summary)}
+def _sizes_of(ns: str, store: Store, queues: Sequence[str], exact: bool) -> list[dict[str, Any]]:
+    return [{"ns": ns, **asdict(one)} for one in load_summaries(store, queues, None if exact else COUNT_LIMIT)]
 
 
 @routes.get("/v1/queues", responses={200: describe_json("`queues`, and `after` if there are more.")})
@@ -79,7 +78,10 @@ def _read_list(
     stores = {name: contents.stores[name] for name in namespaces}
     places = ((name, queue) for name, store in stores.items() for queue in store.queues())
     page = list(islice((place for place in places if place > start), limit + 1))
-    found = [_sizes_of(name, stores[name], queue, exact) for name, queue in page[:limit]]
+    queues: dict[str, list[str]] = {}
+    for name, queue in page[:limit]:
+        queues.setdefault(name, []).append(queue)
+    found = [one for name, some in queues.items() for one in _sizes_of(name, stores[name], some, exact)]
     return json_text({"queues": found, "after": "/".join(page[limit - 1]) if len(page) > limit else None})
 
 
@@ -108,7 +110,8 @@ def _read_queue(contents: Contents, ns: str, queue: str, exact: bool) -> bytes:
     store = contents.stores[ns]
     counted = store.statistics(queue)
     counters = {name: getattr(counted, name) for name in COUNTERS}
-    return json_text({**_sizes_of(ns, store, queue, exact), "counters": counters})
+    (found,) = _sizes_of(ns, store, [queue], exact)
+    return json_text({**found, "counters": counters})
 
 
 @routes.post("/v1/queues/{ns}/{queue}/pause", responses={200: describe_json("`paused`.")})

@@ -53,6 +53,7 @@ from spark_queue.stores.conformance.helpers import (
 from spark_queue.stores.conformance.log import LogContract
 from spark_queue.stores.conformance.pause import PauseContract
 from spark_queue.stores.conformance.payloads import PayloadContract
+from spark_queue.stores.conformance.sizes import SizesContract
 from spark_queue.stores.conformance.staging import StagingContract
 from spark_queue.stores.conformance.waiting import (
     DEADLINE,
@@ -126,7 +127,9 @@ def _reserve_until_killed(url: str, queue: str, consumer: str) -> None:
             store.reserve(queue, f"{consumer}/{sequence}", 40, partitions=4, lease=None)
 
 
-class StoreContract(StagingContract, AheadContract, ForwardingContract, PauseContract, LogContract, PayloadContract):
+class StoreContract(
+    StagingContract, AheadContract, ForwardingContract, PauseContract, LogContract, PayloadContract, SizesContract
+):
     """The tests of the contract. Inherit them, and define the fixtures `url` and `unreachable`.
 
     `unreachable` is `None` for a database without a server.

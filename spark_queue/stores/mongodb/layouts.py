@@ -31,6 +31,7 @@ from pymongo.results import DeleteResult, UpdateResult
 
 from spark_queue.errors import OptionError
 from spark_queue.messages.columns import fill_null_payloads
+from spark_queue.stores.base import chunked
 from spark_queue.stores.mongodb.documents import (
     DUE,
     ID_HINT,
@@ -43,7 +44,7 @@ from spark_queue.stores.mongodb.documents import (
 )
 from spark_queue.stores.mongodb.marks import HINTED_AGE, Form, pipeline_form
 from spark_queue.stores.mongodb.stages import OWN_PREFIX
-from spark_queue.stores.mongodb.store import COMMAND_CHUNK, MongoStore, chunked
+from spark_queue.stores.mongodb.store import COMMAND_CHUNK, MongoStore
 from spark_queue.stores.types import DeadLetterInfo, LayoutFeature, Selection
 
 #: The largest `expireAfterSeconds` that MongoDB accepts: keuss gives its index the same `ttl`.

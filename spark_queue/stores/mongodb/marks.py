@@ -28,7 +28,7 @@ from __future__ import annotations
 import math
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -155,7 +155,7 @@ class Marks:
         """Connect to nothing yet."""
         self._database, self._form, self._url = database, form, url
         self._cache: dict[str, tuple[Mark, float]] = {}  # when it was read (monotonic s)
-        self._refused: dict[tuple[str, str], float] = {}  # name and UUID -> until when lists believe it
+        self._listed: dict[tuple[str, str], tuple[bool, float]] = {}  # name, UUID -> is a queue; believed until
         self._inserted: dict[str, Any] = {}  # name -> the `_id` inserted last since the last check
 
     # --- the check --------------------------------------------------------------------------------
@@ -325,9 +325,13 @@ class Marks:
 
     # --- lists ------------------------------------------------------------------------------------
 
-    def list_collections(self) -> dict[str, bool]:
-        """Return all collections, views included, and whether each is a queue of this layout."""
-        return {one["name"]: self._is_listed(one) for one in self._database().list_collections()}
+    def list_collections(self, names: Collection[str] | None = None) -> dict[str, bool]:
+        """Return which collections exist, and whether each is a queue of this layout.
+
+        Return all of them, views included, or those with these names.
+        """
+        wanted = None if names is None else {"name": {"$in": list(names)}}
+        return {one["name"]: self._is_listed(one) for one in self._database().list_collections(filter=wanted)}
 
     def _is_listed(self, info: Mapping[str, Any]) -> bool:
         name, now = str(info["name"]), time.monotonic()
@@ -336,19 +340,19 @@ class Marks:
         if _comment_of(info) == self._form.comment:
             return True
         key = name, bytes(info["info"].get("uuid", b"")).hex()
-        if now < self._refused.get(key, 0.0):
-            return False
-        mark, read = self._cache.get(name, _UNKNOWN)
-        if mark is not Mark.ABSENT and now - read <= HINTED_AGE:
-            return True
+        is_queue, until = self._listed.get(key, (False, -math.inf))
+        if now < until:
+            return is_queue
         found = self._examine(name, info)
+        if found is Mark.ABSENT:
+            return False
+        is_queue = isinstance(found, Mark)
         if isinstance(found, Mark):
             self._put(name, found, now)
-            return found is not Mark.ABSENT
-        if len(self._refused) >= MAX_CACHED:
-            self._refused.clear()
-        self._refused[key] = now + REFUSAL_AGE
-        return False
+        if len(self._listed) >= MAX_CACHED:
+            self._listed.clear()
+        self._listed[key] = is_queue, now + (HINTED_AGE if is_queue else REFUSAL_AGE)
+        return is_queue
 
     # --- adoption ---------------------------------------------------------------------------------
 

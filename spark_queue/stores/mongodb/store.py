@@ -63,6 +63,7 @@ from pymongo.uri_parser import parse_uri
 
 from spark_queue.errors import (
     AccessDenied,
+    NotAQueue,
     OptionError,
     PoolExhausted,
     StoreError,
@@ -74,9 +75,10 @@ from spark_queue.messages.json_text import dump_json
 from spark_queue.messages.schema import MAX_TIME_MS
 from spark_queue.options.masking import cause_without_secrets, is_harmless, mask, parameter_name, scrub
 from spark_queue.options.url import StoreUrl
-from spark_queue.stores.base import PAGE_ROWS, rejected_rows_error
+from spark_queue.stores.base import PAGE_ROWS, QUEUES_CHUNK, chunked, rejected_rows_error
 from spark_queue.stores.mongodb.beside import SIGNALS, STATS, Beside, check_places
 from spark_queue.stores.mongodb.bson_json import CODEC, from_bson
+from spark_queue.stores.mongodb.counting import QueuePlace, SizeCounter
 from spark_queue.stores.mongodb.documents import (
     BUCKET_IDS,
     BUCKETS_INDEX,
@@ -93,7 +95,6 @@ from spark_queue.stores.mongodb.documents import (
     INDEXES,
     NO_END_DATE,
     READY_INDEX,
-    RESERVED,
     SOUND_DOCUMENT,
     UNSEEN_TAGS,
     WAITING_ORDER,
@@ -916,17 +917,19 @@ class MongoStore(SignallingStore):
             with self._translate_errors():
                 self._beside.statistics(WriteConcern(w=1)).bulk_write(updates, ordered=False)
 
-    def _statistics(self, queue: str | None) -> dict[str, Statistics]:
-        if queue is not None:
-            self._check_is_queue(queue)
+    def _statistics(self, queues: Sequence[str] | None) -> dict[str, Statistics]:
+        if queues is not None and len(queues) == 1:
+            self._check_is_queue(queues[0])  # refused, as by all operations; of several, it is left out
         prefix = self._statistics_id("")
         query: Document = {"_id": {"$gt": prefix, "$lt": f"{prefix}\U0010ffff"}}
-        found = self._beside.statistics().find(query if queue is None else {"_id": self._statistics_id(queue)})
+        if queues is not None:
+            query = {"_id": {"$in": list(map(self._statistics_id, queues))}}
+        found = self._beside.statistics().find(query)
         by_queue = {
             one["_id"].removeprefix(prefix): Statistics.from_counts(one.get("counters", {}), bool(one.get("paused")))
             for one in found
         }
-        foreign = self._find_foreign(by_queue) if queue is None and by_queue else ()
+        foreign = self._find_foreign(by_queue) if by_queue and (queues is None or len(queues) > 1) else ()
         return {name: one for name, one in by_queue.items() if name not in foreign}
 
     def _set_paused(self, queue: str, paused: bool) -> None:
@@ -945,6 +948,10 @@ class MongoStore(SignallingStore):
     def _note(self, key: str) -> RawNote | None:
         found = self._notes_collection().find_one({"_id": key})
         return None if found is None else _to_raw_note(found)
+
+    def _notes_of(self, keys: Sequence[str]) -> dict[str, RawNote]:
+        found = self._notes_collection().find({"_id": {"$in": list(keys)}})
+        return {one["_id"]: _to_raw_note(one) for one in found}
 
     def _set_note(self, key: str, value: dict[str, Any] | None, version: int) -> bool:
         notes, query = self._database()[self._own_prefix + NOTES], {"_id": key, "version": version}
@@ -974,38 +981,32 @@ class MongoStore(SignallingStore):
         cursor = collection.find(query, self._id_fields | {"_sid": 1}, limit=MAX_NEVER_DUE, **by)
         return [one.get("_sid") or self._id_of(one) for one in cursor]
 
-    def _sizes(self, queue: str, limit: int | None) -> Sizes:
-        collection = self._queue_view(queue)
-        now = self._now()
-        later = {"mature": {"$gt": DatetimeMS(now)}}
-        buckets = self._has_buckets(collection)
+    def _sizes(self, queues: Sequence[str], limit: int | None) -> dict[str, Sizes]:
+        for queue in queues:
+            self.check_queue(queue)
+        places, hint = self._find_places(queues), {}
+        if len(queues) == 1 and places:
+            hint = self._hint(self._collection(queues[0]), READY_INDEX)
+        counter = SizeCounter(self._database(), self._now(), limit, self._bucket_ids, self._rows_field)
+        return counter.count(places, **hint)
 
-        def count(query: Document, index: IndexModel, limit: int | None, of_buckets: Document | None = None) -> int:
-            bound: dict[str, Any] = {} if limit is None else {"limit": limit}
-            found = collection.count_documents(query, **bound, **self._hint(collection, index))
-            if buckets and (limit is None or found < limit):
-                found += self._extra_messages(collection, of_buckets or query, limit)
-            return found
-
-        ready = count(due_by(now), READY_INDEX, limit)
-        in_buckets = {"processed": None, "_tag": {"$exists": True}, **later}
-        reserved = count({**RESERVED, **later}, HELD_INDEX, limit, in_buckets)
-        # Reserved messages are among those that are due later.
-        most = None if limit is None else limit + reserved
-        waiting = count({"processed": None, **later}, READY_INDEX, most)
-        capped: set[str] = set()
-        if limit is not None and most is not None:
-            many = {"ready": ready >= limit, "reserved": reserved >= limit, "scheduled": waiting >= most}
-            capped = {state for state, is_capped in many.items() if is_capped}
-        # The counts are not one snapshot, so the difference may be negative. If not all of those
-        # reserved are counted, it is unknown how many of the others are scheduled.
-        scheduled = 0 if "reserved" in capped else max(0, waiting - reserved)
-        first = None
-        if ready:
-            hint = self._hint(collection, READY_INDEX)
-            first = collection.find_one(due_by(MAX_TIME_MS), {"mature": 1, "_id": 0}, sort=WAITING_ORDER, **hint)
-        age = None if first is None else max(0, now - int(first["mature"]))
-        return Sizes(ready, scheduled, reserved, age, frozenset(capped))
+    def _find_places(self, queues: Sequence[str]) -> dict[str, QueuePlace]:
+        """Return where each of these queues is, or would be. Data of other programs is left out."""
+        named = {queue: QueuePlace(self._collection_name(queue), self._queue_fields(queue)) for queue in queues}
+        listed: Mapping[str, bool] = {}
+        if len(queues) > 1:
+            listed = self._marks.list_collections({one.collection for one in named.values()})
+        found: dict[str, QueuePlace] = {}
+        for queue, place in named.items():
+            try:
+                if len(queues) == 1:
+                    self._check_is_queue(queue)
+                elif not listed.get(place.collection, True):
+                    self._marks.read(place.collection, queue)  # a list refuses a queue that is being created
+            except NotAQueue:
+                continue
+            found[queue] = place._replace(exists=len(queues) == 1 or place.collection in listed)
+        return found
 
     def _next_mature(self, queue: str) -> int | None:
         collection = self._queue_view(queue)
@@ -1082,8 +1083,9 @@ class MongoStore(SignallingStore):
 
     def _find_foreign(self, queues: Iterable[str]) -> set[str]:
         """Return the names, among these, of collections that are no queues."""
-        collections = self._marks.list_collections()
-        return {name for name in queues if not collections.get(name, True)}
+        names = list(queues)
+        collections = self._marks.list_collections(names if len(names) <= QUEUES_CHUNK else None)
+        return {name for name in names if not collections.get(name, True)}
 
     def _is_foreign(self, queue: str, *, pushed: bool = False) -> bool:
         try:
@@ -1116,9 +1118,3 @@ def _to_raw_note(document: Document) -> RawNote:
     written = document.get("written")
     value, version = document.get("value"), document.get("version")
     return RawNote(value, version, int(written) if isinstance(written, DatetimeMS) else None)  # type: ignore[arg-type]
-
-
-def chunked(items: list[T], size: int) -> Iterator[list[T]]:
-    """Yield the items, `size` at a time."""
-    for start in range(0, len(items), size):
-        yield items[start : start + size]

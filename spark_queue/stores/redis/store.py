@@ -697,11 +697,11 @@ class RedisStore(SignallingStore):
                     pipeline.hincrby(self._statistics_key(queue), f"counter_{act}", number)
             pipeline.execute()
 
-    def _statistics(self, queue: str | None) -> dict[str, Statistics]:
+    def _statistics(self, queues: Sequence[str] | None) -> dict[str, Statistics]:
         start = self._statistics_key("")
         with self._cluster_connection() as client:
-            keys: list[str] = [self._statistics_key(queue)] if queue is not None else []
-            if queue is None:
+            keys = [self._statistics_key(queue) for queue in queues or ()]
+            if queues is None:
                 keys += (
                     key.decode() for key in client.scan_iter(match=_escape_pattern(start) + "?*", count=PAGE_ROWS)
                 )
@@ -738,6 +738,14 @@ class RedisStore(SignallingStore):
     def _note(self, key: str) -> RawNote | None:
         with self._cluster_connection() as client:
             return _to_note(*client.hmget(note_key(key, self.layout_name), *NOTE_FIELDS))
+
+    def _notes_of(self, keys: Sequence[str]) -> dict[str, RawNote]:
+        with self._cluster_connection() as client:
+            pipeline = client.pipeline(transaction=False)
+            for key in keys:
+                pipeline.hmget(note_key(key, self.layout_name), *NOTE_FIELDS)
+            found = {key: _to_note(*fields) for key, fields in zip(keys, pipeline.execute(), strict=True)}
+        return {key: note for key, note in found.items() if note}
 
     def _set_note(self, key: str, value: dict[str, Any] | None, version: int) -> bool:
         text = b"" if value is None else orjson.dumps(value)
@@ -806,16 +814,18 @@ class RedisStore(SignallingStore):
             )  # fmt: skip
         return [persistence, full_memory]
 
-    def _sizes(self, queue: str, limit: int | None) -> Sizes:
+    def _sizes(self, queues: Sequence[str], limit: int | None) -> dict[str, Sizes]:
         # Redis counts records at once, but has to look at each bucket and lease.
         most = 0 if limit is None else min(limit, MAX_COUNTED)
-        # A reply ends before its first nil, which is `first` in an empty queue.
-        now, ready, scheduled, reserved, *more, more_leases, first = (*self._run("sizes", queue, most), None)[:9]
-        capped = {state for state, is_more in zip(("ready", "scheduled", "reserved"), more, strict=True) if is_more}
-        if more_leases:  # those that are not counted hold some of the others
-            scheduled, capped = 0, capped | {"scheduled", "reserved"}
-        age = now - _score_ms(float(first)) if ready else None
-        return Sizes(ready, scheduled, reserved, age, frozenset(capped))
+        found: dict[str, Sizes] = {}
+        with self._connection() as client:
+            keys = [[*self._keys(queue), *self._list_keys(queue)] for queue in queues]
+            for queue, answer in zip(queues, _call_on_each(client, self._script("sizes"), keys, most), strict=True):
+                if not isinstance(answer, redis.RedisError):
+                    found[queue] = _to_sizes(answer)
+                elif "WRONGTYPE" not in str(answer):  # else another program uses the name
+                    raise answer
+        return found
 
     def _next_mature(self, queue: str) -> int | None:
         keys = self._keys(queue)
@@ -1073,6 +1083,26 @@ def _call_script(client: Any, script: tuple[str, str], keys: Sequence[str], *arg
         return client.eval(text, len(keys), *keys, *arguments)
 
 
+def _call_on_each(client: Any, script: tuple[str, str], keys: Sequence[Sequence[str]], *arguments: Any) -> list[Any]:
+    """Call a script that only reads, once for each list of keys, in one round trip.
+
+    Return the answers. Some may be errors.
+    """
+    digest, text = script
+    answers: list[Any] = []
+    for loads in (False, True):  # the server knows no script at the first call since it started
+        pipeline = client.pipeline(transaction=False)
+        for number, some in enumerate(keys):
+            if loads and not number:
+                pipeline.eval(text, len(some), *some, *arguments)
+            else:
+                pipeline.evalsha(digest, len(some), *some, *arguments)
+        answers = pipeline.execute(raise_on_error=False)
+        if not any(isinstance(one, redis.exceptions.NoScriptError) for one in answers):
+            break
+    return answers
+
+
 # --- plain values ---------------------------------------------------------------------------------
 
 COMPARE: dict[str, Callable[[Any, Any], bool]] = {
@@ -1099,6 +1129,20 @@ def _lease_argument(lease: int | None) -> str | int:
 def _score_ms(score: float) -> int:
     """Return a score as a time (ms) within our range; other programs may write any score."""
     return int(min(max(score, -NO_END), NO_END))
+
+
+def _to_sizes(answer: Sequence[Any]) -> Sizes:
+    """Return the sizes from the answer of sizes.lua."""
+    # An answer ends before its first nil, which is `first` in an empty queue.
+    now, ready, scheduled, reserved, *more, more_leases, first = (*answer, None)[:9]
+    capped = {state for state, is_more in zip(("ready", "scheduled", "reserved"), more, strict=True) if is_more}
+    if more_leases:  # those that are not counted hold some of the others
+        scheduled, capped = 0, capped | {"scheduled", "reserved"}
+    wait = None if first is None or float(first) >= NO_END else _score_ms(float(first)) - now
+    age = None
+    if ready and first is not None:
+        age, wait = now - _score_ms(float(first)), min(0, wait or 0)
+    return Sizes(ready, scheduled, reserved, age, frozenset(capped), wait)
 
 
 def _time_ms(time: tuple[int, int]) -> int:

@@ -17,6 +17,8 @@ _FIRST_EXPIRED = (
     "AND EXISTS (SELECT 1 FROM message WHERE message.lease = lease.id) ORDER BY until LIMIT 1"
 )
 
+_FIRST_END = "SELECT min(until) FROM lease WHERE queue = ?"
+
 
 def extra_messages(db: sqlite3.Connection, where: str, values: Sequence[Any], limit: int | None = None) -> int:
     """Return how many more messages than records meet a condition: buckets hold many.
@@ -42,11 +44,26 @@ def count_messages(db: sqlite3.Connection, queue: int, now: int, limit: int | No
     expired, many_expired = count_matching(db, _HELD.format("until <= ?"), (queue, now), limit)
     held, many_held = count_matching(db, _HELD.format("(until IS NULL OR until > ?)"), (queue, now), limit)
     first = f"SELECT mature FROM message WHERE {_FREE} ORDER BY mature LIMIT 1"
-    found = [db.execute(first, (queue,)).fetchone(), db.execute(_FIRST_EXPIRED, (queue, now)).fetchone()]
-    moments = [row[0] for row in found if row and isinstance(row[0], int | float) and row[0] <= now]
+    free_first, expired_first, lease_end = (
+        _number(db.execute(query, values).fetchone())
+        for query, values in ((first, (queue,)), (_FIRST_EXPIRED, (queue, now)), (_FIRST_END, (queue,)))
+    )
+    ready_since = [one for one in (free_first, expired_first) if one is not None and one <= now]
+    next_ones = [one for one in (free_first, lease_end) if one is not None]
     many = {"ready": many_free or many_expired, "scheduled": many_scheduled, "reserved": many_held}
-    age = now - int(min(moments)) if moments else None
-    return Sizes(free + expired, scheduled, held, age, frozenset(state for state, capped in many.items() if capped))
+    return Sizes(
+        free + expired,
+        scheduled,
+        held,
+        now - int(min(ready_since)) if ready_since else None,
+        frozenset(state for state, capped in many.items() if capped),
+        int(min(next_ones)) - now if next_ones else None,
+    )
+
+
+def _number(row: tuple[Any] | None) -> int | float | None:
+    """Return the number in a row; `None` if there is none, or text of another program."""
+    return row[0] if row and isinstance(row[0], int | float) else None
 
 
 def count_matching(db: sqlite3.Connection, where: str, values: Sequence[Any], limit: int | None) -> tuple[int, bool]:

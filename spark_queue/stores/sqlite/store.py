@@ -46,6 +46,7 @@ from spark_queue.stores.support.damaged import EMPTY_PAGE, MAX_NEVER_DUE, Record
 from spark_queue.stores.types import (
     PER_MESSAGE_COLUMNS,
     UNSEEN,
+    ZERO_SIZES,
     Claim,
     Commit,
     Condition,
@@ -172,6 +173,7 @@ class SqliteStore(Store):
     """
 
     adoption_hint = "a SQLite file holds only queues"
+    sizes_chunk = 1  # a query costs no round trip, and other threads wait for the connection while it counts
     max_payload = 999_000_000  # SQLite's own limit for a row is 1,000,000,000 bytes
 
     @classmethod
@@ -589,10 +591,11 @@ class SqliteStore(Store):
             finally:
                 db.execute("PRAGMA synchronous = FULL")
 
-    def _statistics(self, queue: str | None) -> dict[str, Statistics]:
+    def _statistics(self, queues: Sequence[str] | None) -> dict[str, Statistics]:
         with self._read_transaction() as db:
             select = f"SELECT queue, paused, {ACT_COLUMNS} FROM statistics"
-            found = db.execute(select) if queue is None else db.execute(f"{select} WHERE queue = ?", (queue,))
+            where = f"{select} WHERE queue IN (SELECT value FROM json_each(?))"
+            found = db.execute(select) if queues is None else db.execute(where, (json.dumps(queues),))
             return {
                 name: Statistics.from_counts(dict(zip(ACTS, counts, strict=True)), bool(paused))
                 for name, paused, *counts in found
@@ -614,6 +617,11 @@ class SqliteStore(Store):
             # The value is read as bytes: one that is not UTF-8 can then be reported as damaged.
             found = db.execute(f"SELECT {NOTE_COLUMNS} FROM note WHERE key = ?", (key,)).fetchone()
             return RawNote(*found) if found else None
+
+    def _notes_of(self, keys: Sequence[str]) -> dict[str, RawNote]:
+        with self._read_transaction() as db:
+            select = f"SELECT key, {NOTE_COLUMNS} FROM note WHERE key IN (SELECT value FROM json_each(?))"
+            return {key: RawNote(*facts) for key, *facts in db.execute(select, (json.dumps(keys),))}
 
     def _set_note(self, key: str, value: dict[str, Any] | None, version: int) -> bool:
         text = None if value is None else orjson.dumps(value).decode()
@@ -659,9 +667,10 @@ class SqliteStore(Store):
             disk = Finding("file system", "good", kind or "unknown: this system does not report it")
         return [wal, disk]
 
-    def _sizes(self, queue: str, limit: int | None) -> Sizes:
+    def _sizes(self, queues: Sequence[str], limit: int | None) -> dict[str, Sizes]:
         with self._read_transaction() as db:
-            return count_messages(db, _queue_id(db, queue), _now(db), limit)
+            now, ids = _now(db), {queue: _queue_id(db, queue) for queue in queues}
+            return {queue: count_messages(db, id, now, limit) if id else ZERO_SIZES for queue, id in ids.items()}
 
     def _never_due(self, queue: str) -> list[str]:
         with self._read_transaction() as db:

@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -287,3 +287,23 @@ def find_retained(store: Store, queue: str) -> RetainedRange | None:
     first = notes.first_position(metadata).position
     oldest = segments[0][1].sealed if segments else None
     return RetainedRange(first, metadata.end, len(segments), oldest, frozenset(tags))
+
+
+def load_logs(store: Store, queues: Iterable[str]) -> dict[str, LogMetadata]:
+    """Return the metadata of those of these queues that are read as logs.
+
+    It takes one request for many queues. Raises `StoreError` if a newer version wrote a log.
+    """
+    keys = {queue_note_key(queue, LOG_TAG): queue for queue in queues}
+    return {keys[key]: LogMetadata.from_note(keys[key], note) for key, note in store.notes_of(keys).items()}
+
+
+def count_retained(store: Store, queues: Iterable[str]) -> dict[str, int]:
+    """Return how many messages each of these queues retains as a log; others are left out.
+
+    Raises `StoreError` as `load_logs` does.
+    """
+    return {
+        queue: metadata.end - LogNotes(store, queue).first_position(metadata).position
+        for queue, metadata in load_logs(store, queues).items()
+    }
