@@ -32,6 +32,10 @@ class _IdGenerator:
     """
 
     def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin anew after a fork: another thread of the parent may hold the lock."""
         self._lock = threading.Lock()
         self._pid = self._second = self._counter = 0
         self._process = ""
@@ -58,6 +62,9 @@ class _IdGenerator:
 
 
 _ids = _IdGenerator()
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_ids.reset)
 
 
 def new_ids(n: int) -> list[str]:

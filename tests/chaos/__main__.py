@@ -24,6 +24,7 @@ from tests.chaos.kinds import (
     EXCHANGE,
     FIRST,
     FIRST_LEAST,
+    FORKS,
     INPUTS,
     KINDS,
     PACK,
@@ -38,7 +39,7 @@ WORLDS = [*registered.schemes(), *(f"{source}-{target}" for source, target in re
 WORLDS += [f"{one} {mover}" for mover in (EXCHANGE, PROCESSORS) for one in (WORLDS[0], WORLDS[-2])]
 WORLDS += [f"{one} {kind}" for kind in (FIRST, FIRST_LEAST, INPUTS) for one in registered.schemes()]
 WORLDS += [f"{source}-{target} {DATABASES}" for source, target in registered.pairs()]
-WORLDS += [f"{one} {CLUSTER}" for one in registered.schemes()]
+WORLDS += [f"{one} {kind}" for kind in (CLUSTER, FORKS) for one in registered.schemes()]
 
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 

@@ -13,7 +13,7 @@ from collections.abc import Collection
 
 from tests.chaos import checkpoints, outages
 from tests.chaos.kinds import PACK
-from tests.chaos.processes import alive, kill_tree, send
+from tests.chaos.processes import alive, descendants, kill_tree, send
 from tests.chaos.spark_processes import SPARK, spark_processes
 from tests.chaos.verdict import count, judge
 from tests.chaos.world import Result, Unmoved, World
@@ -43,6 +43,9 @@ BUSY = {
 #: What strikes a driver, its checkpoint or a database, by victim.
 STRIKES = checkpoints.STRIKES | outages.STRIKES
 
+#: Those that are killed at any time.
+CLIENTS = ("consumer", "producer", "fork")
+
 #: Those at which what stands still, a process or a whole driver, has most to do wrong.
 ZOMBIES = {"reader": "reserved", "sink": "staged"}
 
@@ -68,7 +71,7 @@ class Killer:
             self._rng.shuffle(self._pack)
         victim = self._pack.pop()
         moment = "any"
-        if victim not in ("consumer", "producer"):
+        if victim not in CLIENTS:
             moments = [one for one in BUSY.get(victim, MOMENTS) if one != "between" or self._world.kind.scattered]
             (moment,) = self._rng.choices(moments, [MOMENTS[one][0] for one in moments])
         early, which, late = (self._rng.random() for _ in range(3))
@@ -85,7 +88,7 @@ class Killer:
             result.missed += 1
             return
         result.kills[victim] += 1
-        if victim not in ("consumer", "producer"):
+        if victim not in CLIENTS:
             result.aims[moment] += 1
             result.in_flight += flying
         shown = f"{moment} + {delay * 1000:.0f} ms, batch {batch} {'in flight' if flying else 'finished'}"
@@ -127,6 +130,8 @@ class Killer:
             return self._aim_at_zombie(_one_of(ZOMBIES, which), late)
         if victim in SPARK:
             return self._aim_at_spark(victim, which)
+        if victim == "fork":
+            return self._aim_at_fork(which)
         if victim in STRIKES:
             return self._aim_at_driver(victim, which, late)
         some = {"server": world.servers, "producer": world.producers, "consumer": world.consumers + world.rivals}
@@ -141,6 +146,11 @@ class Killer:
             return True
 
         return strike
+
+    def _aim_at_fork(self, which):
+        running = [one for one in self._world.producers + self._world.consumers if one.running]
+        pids = [pid for one in running for pid in descendants(one.process.pid)]
+        return (lambda: send(pid, signal.SIGKILL) is None) if pids and alive(pid := _one_of(pids, which)) else None
 
     def _aim_at_spark(self, victim, which):
         pids, driver = spark_processes(self._world, victim), self._world.driver

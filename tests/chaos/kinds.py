@@ -23,11 +23,12 @@ PACK = {
     "first": 1,  # the driver, or its reader, while it reserves the first batch of a new checkpoint
     "away": 4,  # a database of the sink, until the batch has failed
     "executor": 4,  # the JVM of an executor, with all below it
+    "fork": 4,  # a worker that a producer or a consumer has forked while it had the queue open
     "node": 2,  # a worker of the cluster, and its executor with it: back after at most a second
 }
 
 #: Those of a kind of worlds that need a world of its own.
-SPECIAL = ("first", "away", "executor", "node")
+SPECIAL = ("first", "away", "executor", "fork", "node")
 
 #: What a world is called in which exchanges move the messages, or processors: a fork, and a join of what it makes.
 EXCHANGE, PROCESSORS = "exchange", "processors"
@@ -37,6 +38,9 @@ FIRST, FIRST_LEAST, INPUTS = "first", "first-at-least-once", "inputs"
 
 #: That in which each row goes to one of two databases by chance, and that with a cluster of several processes.
 DATABASES, CLUSTER = "databases", "cluster"
+
+#: That in which clients fork.
+FORKS = "forks"
 
 #: The queue whose n-th message belongs to the n-th of A, in a world of several inputs.
 TWIN = "a.twin"
@@ -49,7 +53,8 @@ class Kind:
     `program`: of programs.py, it moves the messages; `arguments` are more of it. `victims`: a pack, which is
     shuffled, dealt, and shuffled again; worlds of files have no servers in theirs. `graph`: B has copies of some
     messages, see `route_with_spark`. `twins`: each message has another half in queue TWIN. `scattered`: each message
-    goes to queue B of one of two databases. `cluster`: executors run in processes of their own.
+    goes to queue B of one of two databases. `cluster`: executors run in processes of their own. `forks`: clients
+    are workers, forked by a process that has the queue open.
     """
 
     program: str = "move_with_spark"
@@ -59,6 +64,7 @@ class Kind:
     twins: bool = False
     scattered: bool = False
     cluster: bool = False
+    forks: bool = False
     repeats: bool = False  #: whether messages may come out twice
 
     @property
@@ -84,4 +90,5 @@ KINDS = {
         scattered=True,
     ),
     CLUSTER: Kind(victims={"executor": 2, "node": 1, "jvm": 1, "tree": 1}, cluster=True),
+    FORKS: Kind(victims={"fork": 6, "producer": 1, "consumer": 1, "tree": 1}, forks=True),
 }

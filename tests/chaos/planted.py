@@ -806,6 +806,30 @@ BUGS: dict[str, Bug] = {
         "        name = f",
         "tests/stores/mongodb/test_beside.py::test_each_layout_of_mongodb_has_them",
     ),
+    "files stay open at a fork": Bug(
+        "stores/sqlite/forks.py",
+        "                if not one.is_snapshot:\n",
+        "                if False:\n",
+        "tests/client/test_forked_clients.py::test_what_a_forked_worker_pushes_is_there",
+    ),
+    "a child uses files that were open at its fork": Bug(
+        "stores/sqlite/forks.py",
+        "        if file in self._refused_files:\n",
+        "        if False:\n",
+        "tests/stores/sqlite/test_forks.py::test_a_child_of_c_code_is_refused_the_files_that_were_open",
+    ),
+    "a child of a thread in a call goes on": Bug(
+        "stores/sqlite/forks.py",
+        "        if parent._calls:",
+        "        if False:",
+        "tests/stores/sqlite/test_forks.py::test_a_child_is_refused_if_a_thread_was_in_a_call",
+    ),
+    "a child closes what it has inherited": Bug(
+        "stores/sqlite/file.py",
+        "            self.keep()\n            return\n",
+        "            super().close()\n            return\n",
+        "tests/stores/sqlite/test_forks.py::test_a_child_does_not_close_what_it_inherited_when_it_ends",
+    ),
 }
 
 #: Where those that are killed have to be few kinds for the short time between two steps to be met soon.

@@ -149,18 +149,17 @@ BACKLOG = 2_500
 HISTORY = 7 * 86_400
 
 
-def produce(url, queue, log, producer, seed, twin=None):
+def produce(url, queue, log, producer, seed, twin=None, first=0, client=None):
     """Push messages `producer-0`, `producer-1`, …
 
     Nothing is ever pushed again: of a push that failed nobody knows the outcome, and its messages count as "maybe".
     The store gets no patience, so it does not push again by itself either. `twin`: URL and queue for the other half
-    of each message, in the same order.
+    of each message, in the same order. `first`: the first number. `client`: of whoever has forked this process.
     """
     rng, log = random.Random(seed), logger(log, sync=True)
-    first = 0
     with (
         open_store(url, retry_timeout=AWAY * 1000) as patient,
-        Queue(open_store(url, retry_timeout=0), queue) as client,
+        client or Queue(open_store(url, retry_timeout=0), queue) as client,
         Queue(*twin) if twin else nullcontext() as other,
     ):
         while True:
@@ -437,12 +436,14 @@ def last_in(checkpoint, log):
     return -1
 
 
-def consume_for_good(url, queue, log, consumer, lease, seed):
-    """Reserve and commit, and keep what is committed in the history, which is the truth about it."""
+def consume_for_good(url, queue, log, consumer, lease, seed, client=None):
+    """Reserve and commit, and keep what is committed in the history, which is the truth about it.
+
+    `client`: of whoever has forked this process.
+    """
     rng, log = random.Random(seed), logger(log, sync=True)
-    with Queue(
-        open_store(url, retry_timeout=AWAY * 1000), queue, consumer=consumer, lease=lease, history=HISTORY
-    ) as client:
+    options = {"consumer": consumer, "lease": lease, "history": HISTORY}
+    with client or Queue(open_store(url, retry_timeout=AWAY * 1000), queue, **options) as client:
         while True:
             begun = time.monotonic()
             batch = client.reserve(rng.randint(1, 300), timeout=0.5)
@@ -497,4 +498,7 @@ def end_with(parent):
 
 if __name__ == "__main__":
     threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
-    globals()[sys.argv[1]](**json.loads(sys.argv[2]))
+    from tests.chaos import forking
+
+    program = globals().get(sys.argv[1]) or getattr(forking, sys.argv[1])
+    program(**json.loads(sys.argv[2]))

@@ -74,6 +74,6 @@ def test_a_server_that_was_told_not_to_care_loses_messages(kind, settings, rng, 
 def test_sqlite_has_on_disk_what_it_acknowledges(sqlite_url):
     with SqliteStore(sqlite_url) as store:
         store.now()
-        assert store._connection is not None
-        assert store._connection.execute("PRAGMA synchronous").fetchone() == (2,), "FULL"
-        assert store._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        with store._connection.use() as db:
+            assert db.execute("PRAGMA synchronous").fetchone() == (2,), "FULL"
+            assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)

@@ -241,9 +241,11 @@ class World:
 
         submitted = {"launcher": self.cluster.launcher, "env": ENV} if self.cluster else {}
         self.driver = program(self.kind.program, "driver", moving, **submitted)
+        forked = "_forked" if self.kind.forks else ""
         # Of twins, the order has to be the same in both queues.
-        self.producers = [program("produce", f"p{n}", producing) for n in range(1 if self.kind.twins else 2)]
-        self.consumers = [program("consume_for_good", f"c{n}", consuming) for n in range(2)]
+        self.producers = [program(f"produce{forked}", f"p{n}", producing) for n in range(1 if self.kind.twins else 2)]
+        consume = "consume_forked" if self.kind.forks else "consume_for_good"
+        self.consumers = [program(consume, f"c{n}", consuming) for n in range(2)]
         if self.kind.scattered:
             self.consumers.append(program("consume_for_good", "d0", partial(consuming, url=a)))
         self.rivals = [program("compete", "r", consuming)]

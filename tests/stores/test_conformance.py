@@ -74,7 +74,8 @@ class Enveloped(RfqStore):
 def sqlite_work(store, act, queue):
     """The instructions of SQLite's virtual machine: one at least for each row."""
     steps = []
-    db = store._get_connection()
+    with store._connection.use() as db:
+        pass
     db.set_progress_handler(lambda: steps.append(10), 10)
     try:
         act()

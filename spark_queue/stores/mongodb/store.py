@@ -139,6 +139,7 @@ from spark_queue.stores.services.signals import SignallingStore
 from spark_queue.stores.support.budget import current_budget, spend
 from spark_queue.stores.support.counters import Counts, Statistics
 from spark_queue.stores.support.damaged import EMPTY_PAGE, MAX_NEVER_DUE, Records
+from spark_queue.stores.support.fork_locks import add_lock
 from spark_queue.stores.types import (
     Claim,
     Commit,
@@ -291,7 +292,8 @@ class MongoStore(SignallingStore):
     def __init__(self, url: str, *, retry_timeout: int = 5_000) -> None:
         super().__init__(url, retry_timeout=retry_timeout)
         self._own_prefix = OWN_PREFIX  # the prefix of our own collections
-        self._lock = threading.Lock()
+        self._lock: threading.Lock
+        add_lock(self, "_lock")
         self._client: MongoClient[Document] | None = None
         self._pid = 0
         self._beside = Beside(self._address.parameters, self.ns, self._database)

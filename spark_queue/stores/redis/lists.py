@@ -47,6 +47,7 @@ from spark_queue.stores.redis.documents import DueId, as_records
 from spark_queue.stores.redis.keys import key_prefix
 from spark_queue.stores.redis.store import SCRIPT_CHUNK, RedisStore, load_scripts
 from spark_queue.stores.support.damaged import Records, filter_records, first_records, id_of
+from spark_queue.stores.support.fork_locks import add_lock
 from spark_queue.stores.types import Condition, DeadLetterInfo, LayoutFeature, Selection, View
 
 T = TypeVar("T")
@@ -358,7 +359,8 @@ class _UuidGenerator:
     """UUIDs of version 1 with a random node, as those of rfq; each is later than the one before."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock: threading.Lock
+        add_lock(self, "_lock")
         self._pid = self._last = 0
 
     def take(self, n: int) -> list[str]:

@@ -84,6 +84,7 @@ from spark_queue.stores.support.budget import current_budget, spend
 from spark_queue.stores.support.counters import Counts, Statistics
 from spark_queue.stores.support.damaged import EMPTY_PAGE, Records, filter_records, first_records, id_of
 from spark_queue.stores.support.damaged import keys_of as keys_of_id
+from spark_queue.stores.support.fork_locks import add_lock
 from spark_queue.stores.types import (
     Claim,
     Commit,
@@ -197,7 +198,8 @@ class RedisStore(SignallingStore):
 
     def __init__(self, url: str, *, retry_timeout: int = 5_000) -> None:
         super().__init__(url, retry_timeout=retry_timeout)
-        self._lock = threading.Lock()
+        self._lock: threading.Lock
+        add_lock(self, "_lock")
         self._client: redis.Redis | None = None
         self._cluster: redis.RedisCluster | redis.Redis | None = None
         self._pid = 0

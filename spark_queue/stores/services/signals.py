@@ -23,6 +23,7 @@ from spark_queue.errors import StoreError
 from spark_queue.options.url import StoreUrl
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.listener import MAX_RECONNECT_PAUSE, PAUSE_SIGNALS, Listener, Subscription
+from spark_queue.stores.support.fork_locks import add_lock
 
 #: A queue gets at most one signal in this time (s).
 SIGNAL_WINDOW = 0.05
@@ -98,7 +99,8 @@ class SignallingStore(Store):
         self._sender = SignalSender(self._try_to_send)
         self._mute_until = 0.0
         self._listener: Listener | None = None
-        self._listener_lock = threading.Lock()
+        self._listener_lock: threading.Lock
+        add_lock(self, "_listener_lock")
 
     def topic(self, queue: str) -> str:
         """Return the topic of the signals of a queue, as keuss names it."""

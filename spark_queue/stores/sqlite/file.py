@@ -5,15 +5,23 @@ The same path is another file on another machine, or after the file was replaced
 
 from __future__ import annotations
 
+import ctypes
 import os
 import socket
 import sqlite3
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 from weakref import WeakSet
+
+from spark_queue.stores.sqlite.forks import File, Process, current_process, sqlite_call
+
+T = TypeVar("T")
+
+_increase_references = ctypes.pythonapi.Py_IncRef
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
@@ -108,35 +116,103 @@ class OpenFiles:
 
 
 class Connection(sqlite3.Connection):
-    """A connection that tracks its cursors.
+    """A connection that closes before a fork, and tracks its cursors.
 
-    A cursor with rows left keeps its snapshot, even after ROLLBACK.
+    A cursor with rows left keeps its snapshot, even after ROLLBACK, and keeps the file open, even
+    after `close`.
     """
 
+    url = ""
+    file: File = (0, 0)
+    is_snapshot = False  #: whether others see one state of the file here: it stays open at a fork
+    files: OpenFiles | None = None  #: what must not be replaced
+    _process: Process | None = None  # in which it is open
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
         self._cursors: WeakSet[sqlite3.Cursor] = WeakSet()
+        super().__init__(*args, **kwargs)
+        self._process = current_process()
+
+    @property
+    def usable(self) -> bool:
+        """Whether it is open, in this process."""
+        return self._process is current_process()
 
     def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+        self._check_usable()
         cursor = super().execute(sql, *values)
         self._cursors.add(cursor)
         return cursor
 
+    def executemany(self, sql: str, *values: Any) -> sqlite3.Cursor:
+        self._check_usable()
+        return super().executemany(sql, *values)
+
+    def _check_usable(self) -> None:
+        """Raise `StoreError` if a fork has separated this process from the connection."""
+        process = current_process()
+        if self._process is not process and self._process is not None:
+            process.check_file(self.url, self.file)
+
+    def pages(self, pages: Generator[T]) -> Iterator[T]:
+        """Yield what a generator reads from the connection; each step of it is a call."""
+        try:
+            while True:
+                with sqlite_call(self.url):
+                    self._check_usable()
+                    page = next(pages, None)
+                if page is None:
+                    return
+                yield page
+        finally:
+            if self.usable:
+                with sqlite_call(self.url):
+                    pages.close()
+
     def abandon(self) -> None:
         """Close all cursors, which an error may keep alive, and roll back the transaction."""
+        if not self.usable:
+            return
         for one in list(self._cursors):
             one.close()
         if self.in_transaction:
             self.execute("ROLLBACK")
 
+    def close(self) -> None:
+        """Roll back, and close. Do nothing in a process that has inherited the connection."""
+        if not self.usable:
+            return
+        with sqlite_call(self.url):
+            try:
+                self.abandon()
+            finally:
+                super().close()
+                current_process().connections.discard(self)
+                self._process = None
 
-def connect(path: str, *, create: bool, timeout: float) -> Connection:
+    def keep(self) -> None:
+        """Keep it without closing it, also at the end of the process: it belongs to the parent."""
+        for one in (self, *self._cursors):
+            _increase_references(ctypes.py_object(one))
+
+    def __del__(self, getpid: Callable[[], int] = os.getpid) -> None:
+        if self._process is None:
+            return
+        if self._process.pid != getpid():
+            self.keep()
+            return
+        with self._process.call(waits=False):  # a thread that collects garbage may hold any lock
+            super().close()
+
+
+def connect(url: str, path: str, *, create: bool, timeout: float) -> Connection:
     """Open a file. Any thread may use the connection; it begins no transaction by itself.
 
     A locked file is retried for `timeout` seconds. Raises `sqlite3.OperationalError` if the file
-    does not exist, unless `create` is set.
+    does not exist, unless `create` is set, and `StoreError` in a forked process that cannot use it.
     """
-    return sqlite3.connect(
+    current_process().check_file(url, _device_and_inode(path))
+    opened = sqlite3.connect(
         f"file:{quote(path)}?mode={'rwc' if create else 'rw'}",
         uri=True,
         timeout=timeout,
@@ -144,3 +220,6 @@ def connect(path: str, *, create: bool, timeout: float) -> Connection:
         check_same_thread=False,
         factory=Connection,
     )
+    opened.url, opened.file = url, _device_and_inode(path) or (0, 0)
+    current_process().connections.add(opened)
+    return opened

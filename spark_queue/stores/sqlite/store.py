@@ -15,10 +15,9 @@ import json
 import logging
 import os
 import sqlite3
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,7 +38,9 @@ from spark_queue.stores.sqlite.change_watch import ChangeWatch
 from spark_queue.stores.sqlite.counting import count_matching, count_messages, extra_messages
 from spark_queue.stores.sqlite.file import Connection, FileId, FileUrl, OpenFiles, connect, file_mismatch
 from spark_queue.stores.sqlite.foreign import is_foreign
+from spark_queue.stores.sqlite.forks import sqlite_call
 from spark_queue.stores.sqlite.records import ADD_TRIES, SOUND_ROW, RowPlace, after_clause, ids_clause, read_records
+from spark_queue.stores.sqlite.shared_connection import SharedConnection
 from spark_queue.stores.support.budget import current_budget, spend
 from spark_queue.stores.support.counters import ACTS, Counts, Statistics
 from spark_queue.stores.support.damaged import EMPTY_PAGE, MAX_NEVER_DUE, Records, id_of
@@ -189,14 +190,11 @@ class SqliteStore(Store):
     def __init__(self, url: str, *, retry_timeout: int = 5_000) -> None:
         super().__init__(url, retry_timeout=retry_timeout)
         self._path = self.url.removeprefix("sqlite:///")
-        self._lock = threading.RLock()
+        self._connection = SharedConnection(self.url, self._open_shared)
         self._change_poll = ChangePoll(self._file_version)
         self._change_watch = ChangeWatch(self._file_version)
-        self._connection: Connection | None = None
-        self._pid = 0
         self._driver_file = url.file if isinstance(url, FileUrl) else None  # the driver's file, in a task
         self._file: FileId | None = None  # of the first connection; later ones must match
-        self._open_files: OpenFiles | None = None
 
     # --- the connection ---------------------------------------------------------------------------
 
@@ -213,13 +211,18 @@ class SqliteStore(Store):
         file = FileId.from_path(self._path)
         return self.url if file is None else FileUrl(self.url, file)
 
+    def _open_shared(self) -> Connection:
+        opened = self._open()
+        opened.files = OpenFiles(self._path)
+        return opened
+
     def _open(self) -> Connection:
         before = self._find_file()
         if not self.create_missing and (sentence := self.missing_database()):
             raise OptionError(sentence, option="url")
         if not Path(self._path).parent.is_dir():
             raise StoreError(f"{self.url}: the folder {str(Path(self._path).parent)!r} does not exist", url=self.url)
-        opened = connect(self._path, create=before is None, timeout=BUSY_TIMEOUT)
+        opened = connect(self.url, self._path, create=before is None, timeout=BUSY_TIMEOUT)
         try:
             self._file = self._file or before or FileId.from_path(self._path)
             self._find_file()  # the file may have been replaced meanwhile
@@ -257,9 +260,9 @@ class SqliteStore(Store):
             raise self._file_error(f"the file {self._path!r} was {change} while it was in use")
         return found
 
-    def _check_file(self) -> None:
+    def _check_file(self, db: Connection) -> None:
         """Raise `StoreError` if the file was deleted or replaced: others would not see a write."""
-        if self._open_files is not None and (sentence := self._open_files.fault()):
+        if db.files is not None and (sentence := db.files.fault()):
             raise self._file_error(sentence)
 
     def _file_error(self, sentence: str) -> StoreError:
@@ -311,25 +314,18 @@ class SqliteStore(Store):
 
     @contextmanager
     def _transaction(self, *, read_only: bool = False) -> Iterator[sqlite3.Connection]:
-        with self._lock, self._translate_errors():
-            db = self._get_connection()
+        with self._translate_errors(), self._connection.use() as db:
             try:
                 if read_only:
                     db.execute("BEGIN")
                 else:
                     _retry_while_busy(db, "BEGIN IMMEDIATE")
                 yield db
-                self._check_file()  # before COMMIT, which acknowledges the write
+                self._check_file(db)  # before COMMIT, which acknowledges the write
                 db.execute("COMMIT")
             except BaseException:
                 db.abandon()
                 raise
-
-    def _get_connection(self) -> Connection:
-        if self._connection is None or self._pid != os.getpid():
-            self._connection, self._pid = self._open(), os.getpid()
-            self._open_files = OpenFiles(self._path)
-        return self._connection
 
     def _read_transaction(self) -> AbstractContextManager[sqlite3.Connection]:
         """Return a read transaction: one snapshot. It neither waits for writers nor blocks them.
@@ -342,24 +338,20 @@ class SqliteStore(Store):
     def close(self) -> None:
         super().close()
         self._change_watch.close()
-        with self._lock:
-            if self._connection is not None and self._pid == os.getpid():
-                self._connection.close()
-            self._connection = self._open_files = None
+        self._connection.close()
 
     # --- signals ----------------------------------------------------------------------------------
     # `data_version` changes when another connection writes to the file, `total_changes` when this
-    # one does.
+    # one does. Both start again in a new connection.
 
     def _signal_version(self, queue: str) -> int:
         return self._file_version()
 
     def _file_version(self) -> int:
-        with self._lock, self._translate_errors():
-            db = self._get_connection()
-            self._check_file()
+        with self._translate_errors(), self._connection.use() as db:
+            self._check_file(db)
             (version,) = db.execute("PRAGMA data_version").fetchone()
-            return int(version) + db.total_changes
+            return (self._connection.times_opened << 48) + int(version) + db.total_changes
 
     def watch(self, queue: str, on_signal: Callable[[str | None], None]) -> Callable[[], None]:
         return self._change_watch.watch(on_signal)
@@ -582,8 +574,7 @@ class SqliteStore(Store):
         increments = ", ".join(f'"{act}" = "{act}" + excluded."{act}"' for act in ACTS)
         rows = [(queue, *(acts.get(act, 0) for act in ACTS)) for queue, acts in counts.items()]
         # No wait for the disk, which would delay other writers: a power failure may lose counts.
-        with self._lock, self._translate_errors():
-            db = self._get_connection()
+        with self._translate_errors(), self._connection.use() as db:
             db.execute("PRAGMA synchronous = NORMAL")
             try:
                 with self._transaction():
@@ -694,37 +685,15 @@ class SqliteStore(Store):
     ) -> Iterator[Records]:
         with self._translate_errors():
             # A connection of its own: its read transaction is the snapshot for a slow caller, too.
-            db = self._open()
+            with sqlite_call(self.url):
+                db = self._open()
+                db.is_snapshot = True
             try:
-                _limit_time(db)
-                db.execute("BEGIN")
-                clauses = ["queue = ?"]
-                values: list[Any] = [_queue_id(db, queue)]
-                if view == "history":
-                    clauses.append("until > ?")
-                    values.append(_now(db))
-                for one in where:
-                    in_bucket = f" OR {_IS_BUCKET}" if one.column in PER_MESSAGE_COLUMNS else ""
-                    if one.column == "id" and one.op in ("=", "in"):
-                        by_id, ids = ids_clause(list(map(str, one.values)))
-                        clauses.append(f"({by_id}{in_bucket})")
-                        values += ids
-                    elif one.op == "in":
-                        clauses.append(f"({one.column} IN (SELECT value FROM json_each(?)){in_bucket})")
-                        values.append(json.dumps(one.value))
-                    else:
-                        clauses.append(f"({one.column} {one.op} ?{in_bucket})")
-                        values.append(one.value)
-                source = f"FROM {'history' if view == 'history' else 'message'} WHERE {' AND '.join(clauses)}"
-                if limit is not None:
-                    source += " ORDER BY mature, id LIMIT ?"
-                    values.append(limit)
-                yield from read_records(db, queue, source, values, rows, history=view == "history")
+                yield from db.pages(_read_snapshot(db, queue, where, limit, view, rows))
             except sqlite3.OperationalError:
                 spend()  # perhaps its time has ended
                 raise
             finally:
-                db.abandon()
                 db.close()
 
     def _buckets(self, queue: str, id: str | None) -> Iterator[Records]:
@@ -751,14 +720,13 @@ class SqliteStore(Store):
 
     def shrink(self) -> int:
         # In place: a copy that is renamed over the file would stop all processes that have it open.
-        with self._lock, self._translate_errors():
+        with self._translate_errors(), self._connection.use() as db:
             before = self._file_bytes()
-            db = self._get_connection()
             try:
-                self._check_file()
+                self._check_file(db)
                 _retry_while_busy(db, "VACUUM")  # it fails if another process commits as it begins
                 (busy, _, _) = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-                self._check_file()
+                self._check_file(db)
             except BaseException:
                 db.abandon()
                 raise
@@ -993,6 +961,36 @@ def _read_page(
     after_place, place = after_clause(after)
     source = f"FROM message WHERE {where} AND {after_place} ORDER BY mature, id LIMIT ?"
     return next(read_records(db, queue, source, (*values, *place, rows), rows), EMPTY_PAGE)
+
+
+def _read_snapshot(
+    db: sqlite3.Connection, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int
+) -> Generator[Records]:
+    """Yield the records that meet conditions, in pages, in a transaction that stays open."""
+    _limit_time(db)
+    db.execute("BEGIN")
+    clauses = ["queue = ?"]
+    values: list[Any] = [_queue_id(db, queue)]
+    if view == "history":
+        clauses.append("until > ?")
+        values.append(_now(db))
+    for one in where:
+        in_bucket = f" OR {_IS_BUCKET}" if one.column in PER_MESSAGE_COLUMNS else ""
+        if one.column == "id" and one.op in ("=", "in"):
+            by_id, ids = ids_clause(list(map(str, one.values)))
+            clauses.append(f"({by_id}{in_bucket})")
+            values += ids
+        elif one.op == "in":
+            clauses.append(f"({one.column} IN (SELECT value FROM json_each(?)){in_bucket})")
+            values.append(json.dumps(one.value))
+        else:
+            clauses.append(f"({one.column} {one.op} ?{in_bucket})")
+            values.append(one.value)
+    source = f"FROM {'history' if view == 'history' else 'message'} WHERE {' AND '.join(clauses)}"
+    if limit is not None:
+        source += " ORDER BY mature, id LIMIT ?"
+        values.append(limit)
+    yield from read_records(db, queue, source, values, rows, history=view == "history")
 
 
 def _delete_empty_leases(db: sqlite3.Connection, leases: Sequence[int]) -> None:

@@ -202,7 +202,8 @@ def test_a_commit_that_failed_leaves_no_transaction_open(path):
 
 
 def test_a_commit_that_is_refused_leaves_no_transaction_open(queue):
-    queue.store._get_connection().execute("PRAGMA foreign_keys = ON")
+    with queue.store._connection.use() as db:
+        db.execute("PRAGMA foreign_keys = ON")
 
     def write():
         with queue.store._transaction() as db:
