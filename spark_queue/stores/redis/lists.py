@@ -175,6 +175,9 @@ class RfqStore(ListStore):
         #: Whether pushed and published messages go to the front of the topic, in their order.
         self.front = self._address.parameters.get("front") == "true"
 
+    def _relies_on_signals(self, queue: str) -> bool:
+        return False  # rfq's own programs send none
+
     def _list_keys(self, queue: str) -> Sequence[str]:
         prefix = f"{key_prefix(self.layout_name)}:{queue}"
         return f"rfq:{queue}:backlog", f"rfq:{queue}:nextlog", f"{prefix}:more", f"{prefix}:lost"
@@ -290,8 +293,8 @@ class RfqStore(ListStore):
                 pipeline.hgetall(b"rfq:%b:message:%b" % (queue.encode(), id))
             pipeline.hmget(self._list_keys(queue)[2], ids)
             *flats, details = pipeline.execute(raise_on_error=False)
-        if isinstance(details, redis.RedisError):
-            raise self._to_store_error(details)
+            if isinstance(details, redis.RedisError):
+                raise details
         rows: list[DueId] = []
         documents: list[bytes] = []
         for id, flat, detail in zip(ids, flats, details, strict=True):
