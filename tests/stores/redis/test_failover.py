@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+from typing import Any
 
 import pytest
 import redis
@@ -21,6 +22,9 @@ from spark_queue.stores.services import listener
 from tests.redis_replicas import MovingPair, SentinelPair, client_of
 
 HOUR = 3_600_000
+
+#: Tests look into the stores.
+opened: Any = open_store
 
 pytestmark = pytest.mark.skipif(not shutil.which("redis-server"), reason="no redis-server on PATH")
 
@@ -40,6 +44,10 @@ def sentinels(tmp_path_factory):
     found = SentinelPair(folder, "--requirepass", "sEsame", "--masterauth", "sEsame", password="sEsame")
     yield found
     found.kill()
+
+
+def is_listening(store: Any):
+    return store._listener and store._listener.is_receiving("q")
 
 
 # --- which errors ---------------------------------------------------------------------------------
@@ -91,7 +99,7 @@ def test_a_server_that_refuses_something_is_not_away(error):
 
 
 def test_a_client_goes_on_when_its_address_leads_to_another_master(pair):
-    with open_store(pair.url, retry_timeout=60_000) as store:
+    with opened(pair.url, retry_timeout=60_000) as store:
         assert store.push("q", pushes(list(range(10)))) == 10
         assert store.reserve("q", "c/1", 4) == [4]
         assert store.set_note("n", {"a": 1}, 0)
@@ -111,7 +119,7 @@ def test_a_client_goes_on_when_its_address_leads_to_another_master(pair):
 
 
 def test_threads_go_on_after_a_failover_and_nothing_comes_twice(pair):
-    with open_store(pair.url, retry_timeout=60_000) as store:
+    with opened(pair.url, retry_timeout=60_000) as store:
         pushed, stop = [0] * 4, threading.Event()
 
         def push(number):
@@ -137,7 +145,7 @@ def test_threads_go_on_after_a_failover_and_nothing_comes_twice(pair):
 
 
 def test_a_client_without_patience_gets_an_error_and_then_goes_on(pair):
-    with open_store(pair.url, retry_timeout=0) as store:
+    with opened(pair.url, retry_timeout=0) as store:
         store.push("q", pushes(["a"]))
         store.statistics("q")  # writes the counts, so that no thread does it later
         pair.failover()
@@ -154,7 +162,7 @@ def test_who_waits_gets_what_is_pushed_after_a_failover(pair, monkeypatch):
         assert waiting.reserve()
         one = threading.Thread(target=lambda: got.extend(waiting.reserve(timeout=DEADLINE)), daemon=True)
         one.start()
-        wait_until(lambda: waiting.store._listener and waiting.store._listener.is_receiving("q"))
+        wait_until(lambda: is_listening(waiting.store))
         pair.failover()
         other.push("second")
         one.join(DEADLINE)
@@ -165,7 +173,7 @@ def test_who_waits_gets_what_is_pushed_after_a_failover(pair, monkeypatch):
 def test_a_listener_follows_the_connections_of_its_store(pair, monkeypatch):
     """The old master is a server of its own now, which hears nothing of the new one."""
     monkeypatch.setattr(base, "POLL_INTERVAL_MS", HOUR)
-    with open_store(pair.url) as store, open_store(pair.url) as other:
+    with opened(pair.url) as store, opened(pair.url) as other:
         store.push("q", pushes(["a"]))
         version = store._signal_version("q")
         old, new = pair.nodes
@@ -183,7 +191,7 @@ def test_a_listener_follows_the_connections_of_its_store(pair, monkeypatch):
 
 def test_a_master_without_its_replica_is_waited_for(pair):
     pair.require_replica()
-    with open_store(pair.url, retry_timeout=60_000) as store, client_of(pair.nodes[1]) as replica:
+    with opened(pair.url, retry_timeout=60_000) as store, client_of(pair.nodes[1]) as replica:
         store.push("q", pushes(["a"]))
         replica.replicaof("NO", "ONE")
         store.retry_timeout = 200
@@ -202,8 +210,8 @@ def test_a_master_without_its_replica_is_waited_for(pair):
 @pytest.mark.parametrize("kill", [False, True], ids=["demoted", "killed"])
 def test_a_client_goes_on_with_the_master_that_sentinels_name(sentinels, kill):
     with (
-        open_store(sentinels.url, retry_timeout=60_000) as store,
-        Queue(open_store(sentinels.url, retry_timeout=60_000), "q") as waiting,
+        opened(sentinels.url, retry_timeout=60_000) as store,
+        Queue(opened(sentinels.url, retry_timeout=60_000), "q") as waiting,
     ):
         store.drop("q")
         assert store.push("q", pushes(["a", "b"])) == 2
@@ -211,7 +219,7 @@ def test_a_client_goes_on_with_the_master_that_sentinels_name(sentinels, kill):
         got = []
         one = threading.Thread(target=lambda: got.extend(waiting.reserve(timeout=DEADLINE)), daemon=True)
         one.start()
-        wait_until(lambda: waiting.store._listener and waiting.store._listener.is_receiving("q"))
+        wait_until(lambda: is_listening(waiting.store))
         sentinels.failover(kill=kill)
         assert store.push("q", pushes(["c"])) == 1
         one.join(DEADLINE)
@@ -224,14 +232,14 @@ def test_a_client_goes_on_with_the_master_that_sentinels_name(sentinels, kill):
 def test_a_sentinel_that_is_away_is_passed_over(sentinels):
     host, _, rest = sentinels.url.partition("@")[2].partition(",")
     login = sentinels.url.partition("@")[0]
-    with open_store(f"{login}@127.0.0.1:1,{host}/{rest.partition('/')[2]}") as store:
+    with opened(f"{login}@127.0.0.1:1,{host}/{rest.partition('/')[2]}") as store:
         assert store.now()
 
 
 def test_a_master_that_no_sentinel_knows_is_an_error_without_the_password(sentinels):
     url = sentinels.url.replace("/chaos/0", "/kaos/0")
     with (
-        open_store(url, retry_timeout=0) as store,
+        opened(url, retry_timeout=0) as store,
         pytest.raises(StoreUnavailable, match="no Sentinel names a master 'kaos'") as caught,
     ):
         store.now()
@@ -242,7 +250,7 @@ def test_a_master_that_no_sentinel_knows_is_an_error_without_the_password(sentin
 def test_a_wrong_password_is_refused_at_once(sentinels):
     # Sentinels with the password of the URL, as these, refuse it as well: that looks like no master.
     url = sentinels.url.replace("sEsame", "mistaken")
-    with open_store(url, retry_timeout=0) as store, pytest.raises(StoreError) as caught:
+    with opened(url, retry_timeout=0) as store, pytest.raises(StoreError) as caught:
         store.now()
     assert "mistaken" not in str(caught.value)
 
@@ -261,7 +269,7 @@ def test_a_wrong_password_is_refused_at_once(sentinels):
 )
 def test_an_address_of_sentinels_is_read(url, address):
     assert RedisAddress.parse(url) == address
-    with open_store(url) as store:
+    with opened(url) as store:
         assert isinstance(store, RedisStore)
         assert store.url == url
     assert "***" in mask(url) or "@" not in url
@@ -286,14 +294,14 @@ def test_an_address_of_sentinels_is_read(url, address):
 )
 def test_a_url_of_sentinels_that_cannot_be_meant_is_refused(url, what):
     with pytest.raises(OptionError, match=what) as caught:
-        open_store(url)
+        opened(url)
     assert "ame@" not in str(caught.value)
     assert caught.value.facts["option"] == "url"
 
 
 def test_a_listener_that_lost_its_server_reconnects_soon(sentinels, monkeypatch):
     monkeypatch.setattr(listener, "RECONNECT_PAUSE", 0.05)
-    with open_store(sentinels.url) as store:
+    with opened(sentinels.url) as store:
         version = store._signal_version("q")
         before = store._listener._subscription
         store._listener.reconnect()
