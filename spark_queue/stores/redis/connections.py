@@ -2,7 +2,7 @@
 
 After a failover, the address leads to another server, and the old one may still answer: it refuses
 writes, or knows no new messages. So if a server cannot serve (see `failures.py`), all connections
-of a client are dropped, and the next operation looks up the address again, or asks the Sentinels.
+of a client are dropped. The next operation looks up the address again, or asks the Sentinels.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def pool_text() -> str:
     return f"all {POOL_SIZE} connections of this client are in use, and none became free in {POOL_TIMEOUT:g} s"
 
 
-class Connections:
+class ServerConnections:
     """The connections of one store. Safe to share among threads, and across a fork."""
 
     def __init__(self, address: RedisAddress) -> None:

@@ -50,7 +50,7 @@ from spark_queue.options.masking import cause_without_secrets, mask
 from spark_queue.options.url import StoreUrl
 from spark_queue.stores.base import PAGE_BYTES, PAGE_ROWS
 from spark_queue.stores.redis.address import RedisAddress
-from spark_queue.stores.redis.connections import Connections, pool_text
+from spark_queue.stores.redis.connections import ServerConnections, pool_text
 from spark_queue.stores.redis.documents import DueId, as_records, pack_pieces, read_entry, to_documents
 from spark_queue.stores.redis.failures import is_away, to_store_error
 from spark_queue.stores.redis.foreign import expected_type, find_foreign
@@ -143,7 +143,7 @@ class RedisStore(SignallingStore):
 
     def __init__(self, url: str, *, retry_timeout: int = 5_000) -> None:
         super().__init__(url, retry_timeout=retry_timeout)
-        self._connections = Connections(RedisAddress.parse(self.url))
+        self._connections = ServerConnections(RedisAddress.parse(self.url))
 
     # --- the connection ---------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from spark_queue.messages.message import pushes
 from spark_queue.options.masking import mask
 from spark_queue.stores import base
 from spark_queue.stores.conformance.waiting import DEADLINE, wait_until
+from spark_queue.stores.redis import connections
 from spark_queue.stores.redis.address import RedisAddress
 from spark_queue.stores.redis.failures import is_away
 from spark_queue.stores.redis.store import RedisStore
@@ -227,6 +228,14 @@ def test_a_client_goes_on_with_the_master_that_sentinels_name(sentinels, kill):
         assert waiting.commit(*got) == 1
         assert store.sizes("q").reserved == 2
         waiting.store.close()
+
+
+def test_a_replica_that_a_sentinel_names_is_refused(sentinels, monkeypatch):
+    """One that has not heard of a failover names the old master, which is a replica by then."""
+    replica = sentinels.nodes[1].port
+    monkeypatch.setattr(connections, "find_master", lambda *_: ("127.0.0.1", replica))
+    with opened(sentinels.url, retry_timeout=0) as store, pytest.raises(StoreUnavailable, match="is a replica"):
+        store.now()
 
 
 def test_a_sentinel_that_is_away_is_passed_over(sentinels):

@@ -18,6 +18,7 @@ from spark_queue.rest.watches import StoreWatch
 from spark_queue.stores import base
 from spark_queue.stores.conformance.waiting import wait_until
 from spark_queue.stores.services import signals
+from spark_queue.stores.support.pause import PAUSE_CACHE_SECONDS
 
 #: How much more often clients poll here.
 FASTER = 10
@@ -36,7 +37,7 @@ def queue(new_server):
 def faster(monkeypatch):
     """Clients poll FASTER, so that few seconds show what a minute would."""
     monkeypatch.setattr(base, "POLL_INTERVAL_MS", base.POLL_INTERVAL_MS / FASTER)
-    monkeypatch.setattr(base, "PAUSE_CACHE_SECONDS", base.PAUSE_CACHE_SECONDS / FASTER)
+    monkeypatch.setattr(base, "PAUSE_CACHE_SECONDS", PAUSE_CACHE_SECONDS / FASTER)
 
 
 def commands(raw):
@@ -135,7 +136,7 @@ def test_after_a_message_without_a_signal_a_client_polls_as_often_as_one_without
         assert store.poll_interval(name) == 0.05
         assert store.reserve(name, "c/1", 1) == [1]
         wait_until(lambda: store._listener.is_receiving(name), description="another connection for signals")
-        monkeypatch.setattr(signals.time, "monotonic", lambda now=time.monotonic: now() + 301)
+        monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + 301)
         assert store.poll_interval(name) == 0.5
         monkeypatch.undo()
         silent.drop(name)
