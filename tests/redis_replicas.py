@@ -18,7 +18,7 @@ from tests.redis_server import Server, free_port
 HOST, MASTER = "127.0.0.1", "chaos"
 
 #: ms of silence after which a Sentinel calls a server down, and for which writes are paused at most.
-DOWN_AFTER, PAUSE = 1_000, 60_000
+DOWN_AFTER, PAUSE = 2_000, 60_000
 
 #: How often (ms) a Sentinel looks at its servers.
 LOOK_EVERY = 500

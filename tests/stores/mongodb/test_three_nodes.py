@@ -10,7 +10,7 @@ from contextlib import closing
 
 import pytest
 from pymongo import MongoClient
-from pymongo.errors import AutoReconnect, OperationFailure
+from pymongo.errors import AutoReconnect, BulkWriteError, OperationFailure, WriteConcernError
 
 from spark_queue import Queue, open_store
 from spark_queue.stores.conformance.waiting import wait_until
@@ -123,8 +123,8 @@ def test_everything_comes_out_once_though_primaries_step_down_and_are_killed(nod
         with Queue(open_store(nodes.url, retry_timeout=60_000), "q", lease=None) as queue, closing(queue.store):
             while out.total() < MESSAGES and not ended.is_set():
                 for message in queue.reserve(timeout=1):
-                    if queue.commit(message):
-                        out[message.payload] += 1
+                    out[message.payload] += 1
+                    queue.commit(message)  # returns 0 if the answer was lost, and it was repeated
 
     ended, go_on = threading.Event(), threading.Semaphore(0)
     workers = [threading.Thread(target=one, daemon=True) for one in (produce, consume)]
@@ -155,3 +155,22 @@ def test_everything_comes_out_once_though_primaries_step_down_and_are_killed(nod
     assert out == Counter(range(MESSAGES))
     with open_store(nodes.url) as store:
         assert store.sizes("q").total == 0
+
+
+@pytest.mark.parametrize("code", [11602, 11600, 91, 189, 10107])
+def test_a_write_that_a_change_of_the_primary_interrupts_is_repeated(mongodb_url, code):
+    """The write has begun, and waits for the majority: the driver reports an error of the write concern."""
+    details = {"code": code, "errmsg": "operation was interrupted"}
+    bulk = {"writeErrors": [], "writeConcernErrors": [details]}
+    errors = [WriteConcernError("operation was interrupted", code, details), BulkWriteError(bulk)]
+    with open_store(mongodb_url) as store:
+        calls: list[Exception] = []
+
+        def act():
+            if len(calls) < len(errors):
+                calls.append(errors[len(calls)])
+                raise calls[-1]
+            return "done"
+
+        assert store._attempt(act) == "done"
+        assert store.retries == len(errors)
