@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import secrets
 import signal
@@ -34,10 +35,15 @@ class Server:
 
     def __init__(self, folder, *options):
         self.options = options
+        words = dict(itertools.pairwise(options))
+        self.login = f":{words['--requirepass']}@" if "--requirepass" in words else ""
         self.port = free_port()
-        self.url = f"redis://127.0.0.1:{self.port}/0"
         self.folder = folder
         self.start()
+
+    @property
+    def url(self):
+        return f"redis://{self.login}127.0.0.1:{self.port}/0"
 
     def start(self):
         words = (

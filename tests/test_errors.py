@@ -52,7 +52,8 @@ def test_near_names():
         ("mongo://host/db", "no store for mongo://; did you mean 'mongodb'"),
         (
             "queues.db",
-            "it must begin with sqlite://, mongodb://, mongodb+srv://, redis:// or rediss://, such as sqlite:///",
+            "it must begin with sqlite://, mongodb://, mongodb+srv://, redis://, rediss://, redis+sentinel:// or "
+            "rediss+sentinel://, such as sqlite:///",
         ),
         ("sqlite://queues.db", "names no file; write sqlite:///relative/path.db"),
         ("sqlite:///", "names no file"),

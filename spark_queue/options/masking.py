@@ -39,6 +39,7 @@ _HARMLESS = {
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]{0,15}(?=://)")  # a longer one, or one with capitals, may be a password
 _HOST = r"(?:\[[0-9A-Fa-f:.]+(?:%25[\w.-]+)?\]|[\w.-]+|(?:%2[Ff][\w.-]+)+\.sock)(?::\d{0,5})?"
 _SERVER = re.compile(rf"(?:(?P<login>[^/?#]*)@)?(?P<place>{_HOST}(?:,{_HOST})*(?:/[\w.~$+-]*)?)")
+_SENTINELS = re.compile(rf"{_SERVER.pattern.removesuffix(')')}(?:/[0-9]*)?)")  # the place: …/master/db
 _PATH = re.compile(r"/(?![^/]*[:@])(?!.*:.*@)[^\x00-\x1f\x7f]*")
 _USER = re.compile(r"[\w.~+-]*")
 _NAME = re.compile(r"[A-Za-z]\w*")
@@ -60,7 +61,7 @@ def mask(url: str) -> str:
     if not scheme:
         return HIDDEN
     head, sign, query = url[len(scheme) + 3 :].partition("?")
-    server = _SERVER.fullmatch(head)
+    server = (_SENTINELS if scheme.endswith("+sentinel") else _SERVER).fullmatch(head)
     if "@" in query or not (server or _PATH.fullmatch(head) or not head):
         return f"{scheme}://…"
     if server and server["login"] is not None:

@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from spark_queue.errors import QueueError, StoreUnavailable
 from spark_queue.rest.guard.caller import CallerKey
-from spark_queue.stores.base import POLL_INTERVAL_MS, Store
+from spark_queue.stores.base import Store
 
 #: Threads of each store that ask, and queues that one asks for at a time.
 WATCH_THREADS, ASKED_TOGETHER = 2, 32
@@ -38,6 +38,7 @@ class _Watched:
         self.waits: set[asyncio.Future[None]] = set()
         self.queued = self.asked = self.ask_again = False
         self.timer: asyncio.TimerHandle | None = None
+        self.polled = False  # whether it is asked only since signals may be lost
         self.end: Callable[[], None] = lambda: None
 
     def __bool__(self) -> bool:
@@ -105,6 +106,7 @@ class StoreWatch:
         if queue is None:
             self._ask_all()
         elif (one := self._watched.get(queue)) is not None:
+            one.polled = False
             self._ask(one, first=True)
 
     def _ask_all(self) -> None:
@@ -191,7 +193,8 @@ class StoreWatch:
     def _take_answer(self, one: _Watched, answer: Answer) -> None:
         if (isinstance(answer, int) and answer > 0) or answer is None:
             polls = self._watched_of[one.caller] * len(self._watched_of) / POLLS_PER_SECOND
-            pause = max(POLL_INTERVAL_MS / 1000, polls)
+            pause = max(self._store.poll_interval(one.queue), polls)
+            one.polled = answer is None or answer / 1000 > pause
             if answer is not None:
                 pause = min(pause, answer / 1000)
             if one.timer is not None:
@@ -199,6 +202,9 @@ class StoreWatch:
             assert self._loop is not None
             one.timer = self._loop.call_later(pause, self._ask, one)
             return
+        if one.polled and isinstance(answer, int):
+            self._store.missed_signal(one.queue)
+        one.polled = False
         for found in one.waits:
             if found.done():
                 continue

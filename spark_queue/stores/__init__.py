@@ -24,7 +24,8 @@ class Registration:
     `path`: `module:class`. `extra`: the extra of this package that installs its driver. `driver`:
     the name of the driver on the package index. Both are empty if no driver is needed. `server`:
     the kind of server that keeps the data, empty for an embedded store. `variant_of`: the scheme of
-    the same store, if this scheme only connects in another way (TLS, lookup in DNS).
+    the same store, if this scheme only connects in another way (TLS, lookup in DNS or by
+    Sentinels).
     """
 
     path: str
@@ -45,7 +46,7 @@ STORES: dict[str, Registration] = {
     "mongodb": _MONGODB,
     "mongodb+srv": replace(_MONGODB, variant_of="mongodb"),
     "redis": _REDIS,
-    "rediss": replace(_REDIS, variant_of="redis"),
+    **{one: replace(_REDIS, variant_of="redis") for one in ("rediss", "redis+sentinel", "rediss+sentinel")},
 }
 
 

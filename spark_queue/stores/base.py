@@ -941,8 +941,19 @@ class Store(ABC):
         """Return `next_mature`, or while the queue is paused, the ms until one should ask again."""
         wait = self.next_mature(queue)
         if wait is not None and wait <= 0 and self._pause_cache.is_paused(queue):
-            return round(PAUSE_CACHE_SECONDS * 1000)  # the cached flag has expired then
+            return round(self._pause_poll_interval(queue) * 1000)
         return wait
+
+    def poll_interval(self, queue: str) -> float:
+        """Return after how many seconds a client that waits for the queue should check again."""
+        return POLL_INTERVAL_MS / 1000
+
+    def _pause_poll_interval(self, queue: str) -> float:
+        """Return the same for a client that waits for the end of a pause."""
+        return PAUSE_CACHE_SECONDS  # the cached flag has expired then
+
+    def missed_signal(self, queue: str) -> None:  # noqa: B027 not all have signals
+        """Note that a check found a message of the queue that no signal has announced."""
 
     def watch(self, queue: str, on_signal: Callable[[str | None], None]) -> Callable[[], None]:
         """Call `on_signal` when a message may have come, until the returned function is called.
@@ -957,27 +968,32 @@ class Store(ABC):
         """Sleep until a message can be reserved, at most `timeout` ms; return whether one can.
 
         `close` ends the sleep: then `False` is returned. A push and `resume` send a signal. If it
-        is lost, a message is noticed within 500 ms, the end of a pause within 250 ms. With `hint`,
-        a signal for this queue returns `True` without another check: for callers that reserve next,
-        and may find no message.
+        is lost, a message, or the end of a pause, is noticed by the next poll: see `poll_interval`.
+        With `hint`, a signal for this queue returns `True` without another check: for callers that
+        reserve next, and may find no message.
         """
         now, closings = time.monotonic(), self._close_count
         end = now + timeout / 1000
         name, until, due, version = self._last_empty_wait
         if name == queue and now < until:  # the result of the last wait is still cached
-            pause = min(end - now, due - now, POLL_INTERVAL_MS / 1000)
+            pause = min(end - now, due - now, self.poll_interval(queue))
             self._wait_signal(queue, version, max(0.0, pause))
+        polled = None  # the number of the signals before a sleep that only a signal or a poll should end
         while True:
             version = self._signal_version(queue)  # before the check, so that no later signal is lost
             wait = self.next_reservable(queue)
             if wait is not None and wait <= 0:
+                if polled == version == self._signal_version(queue):
+                    self.missed_signal(queue)
                 return True
             now = time.monotonic()
             due = math.inf if wait is None else now + wait / 1000
             if now >= end:
                 self._last_empty_wait = queue, now + EMPTY_CACHE_MS / 1000, due, version
                 return False
-            self._wait_signal(queue, version, min(end - now, due - now, POLL_INTERVAL_MS / 1000))
+            interval = self.poll_interval(queue)
+            self._wait_signal(queue, version, min(end - now, due - now, interval))
+            polled = version if now + interval < due else None
             if closings != self._close_count:
                 return False
             if hint and self._signalled_for(queue, version):

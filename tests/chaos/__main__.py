@@ -17,6 +17,7 @@ from collections import Counter
 from pathlib import Path
 
 from tests import registered
+from tests.chaos import failover
 from tests.chaos.killer import live
 from tests.chaos.kinds import (
     CLUSTER,
@@ -40,6 +41,7 @@ WORLDS += [f"{one} {mover}" for mover in (EXCHANGE, PROCESSORS) for one in (WORL
 WORLDS += [f"{one} {kind}" for kind in (FIRST, FIRST_LEAST, INPUTS) for one in registered.schemes()]
 WORLDS += [f"{source}-{target} {DATABASES}" for source, target in registered.pairs()]
 WORLDS += [f"{one} {kind}" for kind in (CLUSTER, FORKS) for one in registered.schemes()]
+WORLDS += [f"redis {kind}" for kind in failover.PAIRS]
 
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 
@@ -95,6 +97,10 @@ def main():
             )
         if arguments.victim == ["server"] and all(map(registered.embedded, pair)):
             parser.error(f"--victim server: {stores!r} has no server")
+        if KINDS[kind].pair and set(pair) != {"redis"}:
+            parser.error(f"--store {stores!r}: only redis fails over")
+        if ("failover" in (arguments.victim or ())) != bool(KINDS[kind].pair) and arguments.victim:
+            parser.error(f"--victim failover belongs to a world of {' or '.join(failover.PAIRS)}; see --store")
         if {"executor", "node"}.intersection(arguments.victim or ()) and not KINDS[kind].cluster:
             parser.error(f"--victim executor and node: {stores!r} has no cluster; see --store")
     results = []

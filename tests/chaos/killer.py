@@ -135,10 +135,13 @@ class Killer:
         if victim in STRIKES:
             return self._aim_at_driver(victim, which, late)
         some = {"server": world.servers, "producer": world.producers, "consumer": world.consumers + world.rivals}
-        some |= {"node": world.nodes}
+        some |= {"node": world.nodes, "failover": world.servers}
         one = _one_of(some[victim], which)
 
         def strike():
+            if victim == "failover":
+                one.failover()
+                return True
             one.kill()
             if victim in ("server", "node"):
                 time.sleep(late)

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.chaos import failover
+
 #: All victims, and how many of each are in a pack.
 PACK = {
     "worker": 4,  # a process that runs the transformation, or writes to the target
@@ -25,10 +27,12 @@ PACK = {
     "executor": 4,  # the JVM of an executor, with all below it
     "fork": 4,  # a worker that a producer or a consumer has forked while it had the queue open
     "node": 2,  # a worker of the cluster, and its executor with it: back after at most a second
+    "failover": 6,  # the master of a pair of Redis servers: its replica takes its place
 }
 
 #: Those of a kind of worlds that need a world of its own.
 SPECIAL = ("first", "away", "executor", "fork", "node")
+SPECIAL = ("first", "away", "executor", "node", "failover")
 
 #: What a world is called in which exchanges move the messages, or processors: a fork, and a join of what it makes.
 EXCHANGE, PROCESSORS = "exchange", "processors"
@@ -65,6 +69,7 @@ class Kind:
     scattered: bool = False
     cluster: bool = False
     forks: bool = False
+    pair: str = ""  #: how a Redis of this world fails over: see `failover.py`
     repeats: bool = False  #: whether messages may come out twice
 
     @property
@@ -89,6 +94,7 @@ KINDS = {
         arguments={"scattered": True},
         scattered=True,
     ),
+    **{one: Kind(victims=failover.VICTIMS, pair=one) for one in failover.PAIRS},
     CLUSTER: Kind(victims={"executor": 2, "node": 1, "jvm": 1, "tree": 1}, cluster=True),
     FORKS: Kind(victims={"fork": 6, "producer": 1, "consumer": 1, "tree": 1}, forks=True),
 }

@@ -365,10 +365,54 @@ BUGS: dict[str, Bug] = {
         "tests/chaos/test_durability.py::test_sqlite_has_on_disk_what_it_acknowledges",
     ),
     "a full Redis counts as one that is away": Bug(
-        "stores/redis/store.py",
-        "            redis.exceptions.TryAgainError,\n",
-        "            redis.exceptions.TryAgainError,\n            redis.exceptions.OutOfMemoryError,\n",
+        "stores/redis/failures.py",
+        "    redis.exceptions.TryAgainError,\n",
+        "    redis.exceptions.TryAgainError,\n    redis.exceptions.OutOfMemoryError,\n",
         "tests/stores/redis/test_redis.py::test_a_full_server_refuses_messages_and_lets_them_be_drained",
+    ),
+    "connections are kept after a failover": Bug(
+        "stores/redis/store.py",
+        "                self._connections.drop(client)\n",
+        "                pass\n",
+        "tests/stores/redis/test_failover.py::test_a_client_without_patience_gets_an_error_and_then_goes_on",
+    ),
+    "an error of a script hides that it comes from a replica": Bug(
+        "stores/redis/failures.py",
+        "|^ERR Error running script .*: -",
+        "",
+        "tests/stores/redis/test_failover.py::test_a_server_that_cannot_serve_now_is_away",
+    ),
+    "signals of the old master are listened to": Bug(
+        "stores/redis/connections.py",
+        "lambda: self._client is client",
+        "lambda: True",
+        "tests/stores/redis/test_failover.py::test_a_listener_follows_the_connections_of_its_store",
+    ),
+    "a replica that a Sentinel names is used": Bug(
+        "stores/redis/connections.py",
+        '    if role != b"master":\n',
+        "    if False:\n",
+        "tests/stores/redis/test_failover.py::test_a_replica_that_a_sentinel_names_is_refused",
+    ),
+    "a primary that is gone is an error": Bug(
+        "stores/mongodb/store.py",
+        "            isinstance(error, ConnectionFailure | WTimeoutError)\n",
+        "            isinstance(error, WTimeoutError)\n",
+        "tests/stores/mongodb/test_three_nodes.py::"
+        "test_everything_comes_out_once_though_primaries_step_down_and_are_killed",
+    ),
+    "a client polls as if no signals came": Bug(
+        "stores/services/signals.py",
+        "(RARER_POLLS if self._relies_on_signals(queue) else 1)",
+        "1",
+        "tests/stores/services/test_idle.py::test_a_waiting_client_of_redis_sends_at_most_one_command_a_second",
+    ),
+    "a missed signal changes nothing": Bug(
+        "stores/services/signals.py",
+        "        self._missed_until[queue] = time.monotonic() + MISSED_SIGNAL_SECONDS\n",
+        "",
+        "tests/stores/services/test_idle.py::"
+        "test_after_a_message_without_a_signal_a_client_polls_as_often_as_one_without_signals",
     ),
     "Extended JSON is read whatever comes back": Bug(
         "stores/mongodb/bson_json.py",

@@ -7,6 +7,7 @@ import os
 import pytest
 
 from tests import registered
+from tests.chaos.failover import PAIRS
 from tests.chaos.killer import STRIKES, live
 from tests.chaos.kinds import CLUSTER, DATABASES, EXCHANGE, FIRST, FIRST_LEAST, INPUTS, KINDS, PROCESSORS
 from tests.chaos.world import World
@@ -35,6 +36,7 @@ EMBEDDED, SERVED = registered.schemes(server=False), registered.schemes(server=T
         pytest.param(EMBEDDED[:1], "", 0, 4, CHANGED, id="checkpoints", marks=pytest.mark.full),
         *(pytest.param(EMBEDDED[:1], kind, 0, 2, None, id=kind, marks=pytest.mark.full) for kind in NEW_CHECKPOINTS),
         pytest.param([*EMBEDDED[:1], SERVED[-1]], DATABASES, 0, 4, None, id=DATABASES, marks=pytest.mark.full),
+        *(pytest.param(["redis"], one, 0, 4, None, id=one, marks=pytest.mark.full) for one in PAIRS),
         pytest.param(EMBEDDED[:1], CLUSTER, 0, 5, None, id=CLUSTER, marks=pytest.mark.full),
     ],
 )

@@ -28,6 +28,7 @@ from spark_queue.stores import STORES
 from spark_queue.stores.base import set_layout
 from spark_queue.stores.services.ledger import ledger_of
 from tests.chaos.cluster import ENV, Cluster
+from tests.chaos.failover import PAIRS
 from tests.chaos.kinds import KINDS, TWIN
 from tests.chaos.processes import command_of, descendants, kill, kill_tree, send, start, told
 from tests.chaos.programs import last_in
@@ -160,7 +161,7 @@ class World:
         stores = source if source == target else f"{source}-{target}"
         self.result = Result(f"{stores}{kind and f' {kind}'}{' in buckets' if buckets else ''}", seed)
         self.checkpoint = folder / "checkpoint" / "move"
-        self.servers: list[Server] = []
+        self.servers: list[Any] = []  # each can be killed; those of a pair can fail over
         self.programs: list[Program] = []
         self._frozen: list[tuple[list[int], Callable[[], bool], float, Callable[[], None]]] = []
         self._leaving: list[tuple[Any, float]] = []
@@ -189,6 +190,9 @@ class World:
             return f"{scheme}:///{self.folder}/{name}.db"
         data = self.folder / name
         data.mkdir()
+        if self.kind.pair:
+            self.servers.append(PAIRS[self.kind.pair](data, self._settings.get("aof", "always")))
+            return self.servers[-1].url
         self.servers.append(Server(STORES[scheme].server, data, **self._settings))
         return self.servers[-1].url
 

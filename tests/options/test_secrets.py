@@ -11,7 +11,6 @@ from __future__ import annotations
 import importlib
 import json
 import logging
-import os
 import pickle
 import sys
 import traceback
@@ -305,7 +304,6 @@ def test_an_error_of_a_driver_that_quotes_a_password_is_scrubbed_and_no_cause(mo
     """Servers without AUTH and HELLO repeat what these were called with."""
     monkeypatch.setattr(eviction, "check_on_open", False)  # which would connect
     with RedisStore(f"redis://u:{MARKS[0]}@host/0") as store:
-        store._client, store._pid = redis.Redis(), os.getpid()  # connects to nothing
         said = redis.ResponseError(f"unknown command 'HELLO', with args beginning with: '3' 'AUTH' 'u' '{MARKS[0]}'")
         with pytest.raises(QueueError) as caught, store._connection():
             raise said

@@ -29,7 +29,6 @@ from spark_queue.stores.conformance.waiting import (
     wait_until,
 )
 from spark_queue.stores.services import owner
-from spark_queue.stores.services.log import log as log_module
 from spark_queue.stores.services.log import log_notes, sealing, trimming
 from spark_queue.stores.services.log.log import Log
 from spark_queue.stores.services.log.segments import LogPosition
@@ -248,7 +247,7 @@ class LogContract:
         assert read_log(one, place)[0] == [2]
 
     def test_every_reader_is_woken(self, store: Store, url: str, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(log_module, "POLL_INTERVAL_MS", 2 * DEADLINE * 1000)  # no reader polls
+        monkeypatch.setattr(base, "POLL_INTERVAL_MS", 2 * DEADLINE * 1000)  # no reader polls
         woken: dict[int, float] = {}
         asleep: set[int] = set()
 

@@ -30,7 +30,8 @@ from spark_queue.stores.services.signals import SignallingStore
 STATS, SIGNALS = "stats", "signals"
 SUFFIXES = {STATS: "_stats", SIGNALS: "_signal"}
 _MONGODB = ("mongodb", "mongodb+srv")
-SCHEMES = {STATS: _MONGODB, SIGNALS: (*_MONGODB, "redis", "rediss")}
+_REDIS = ("redis", "rediss", "redis+sentinel", "rediss+sentinel")
+SCHEMES = {STATS: _MONGODB, SIGNALS: (*_MONGODB, *_REDIS)}
 
 #: Bytes of the capped collection of signals, as in keuss.
 SIGNALS_BYTES = 5_242_880

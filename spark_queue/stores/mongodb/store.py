@@ -189,6 +189,10 @@ KILL_DELAY = 0.1
 AUTHENTICATION_FAILED, UNAUTHORIZED, ATLAS_ERROR = 18, 13, 8000
 MAJORITY_NOT_KNOWN_YET, QUERY_PLAN_KILLED = 134, 175
 
+#: Error codes of a server that steps down, shuts down, or is no primary. The driver knows them, but
+#: not if a write has begun and waits for the majority. Its outcome is then unknown.
+STATE_CHANGES = {91, 189, 10058, 10107, 11600, 11602, 13435, 13436}
+
 #: Clients of the parent process after a fork. They must not be used here, nor closed: the parent
 #: uses them.
 _inherited_clients: list[MongoClient[Document]] = []
@@ -422,6 +426,7 @@ class MongoStore(SignallingStore):
             or any(error.has_error_label(label) for label in retryable_labels)
             or code == DUPLICATE_KEY  # in a transaction: another client pushed the same id
             or code == MAJORITY_NOT_KNOWN_YET
+            or code in STATE_CHANGES
             or code == INTERRUPTED  # another publisher assumed that this one was dead
             or code == QUERY_PLAN_KILLED  # the queue was dropped while it was read
         ):

@@ -107,9 +107,13 @@ class ListStore(RedisStore):
 
     def _next_mature(self, queue: str) -> int | None:
         with self._connection() as client:
-            if client.llen(self._list_keys(queue)[0]):
-                return 0
-        return super()._next_mature(queue)
+            pipeline = client.pipeline(transaction=False)
+            pipeline.llen(self._list_keys(queue)[0])
+            pipeline.zcard(self._keys(queue).moments)
+            waiting, indexed = pipeline.execute()
+        if waiting:
+            return 0
+        return super()._next_mature(queue) if indexed else None
 
     def _peek(
         self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int
@@ -175,6 +179,9 @@ class RfqStore(ListStore):
         super().__init__(url, retry_timeout=retry_timeout)
         #: Whether pushed and published messages go to the front of the topic, in their order.
         self.front = self._address.parameters.get("front") == "true"
+
+    def _relies_on_signals(self, queue: str) -> bool:
+        return False  # rfq's own programs send none
 
     def _list_keys(self, queue: str) -> Sequence[str]:
         prefix = f"{key_prefix(self.layout_name)}:{queue}"
@@ -291,8 +298,8 @@ class RfqStore(ListStore):
                 pipeline.hgetall(b"rfq:%b:message:%b" % (queue.encode(), id))
             pipeline.hmget(self._list_keys(queue)[2], ids)
             *flats, details = pipeline.execute(raise_on_error=False)
-        if isinstance(details, redis.RedisError):
-            raise self._to_store_error(details)
+            if isinstance(details, redis.RedisError):
+                raise details
         rows: list[DueId] = []
         documents: list[bytes] = []
         for id, flat, detail in zip(ids, flats, details, strict=True):

@@ -16,7 +16,7 @@ from typing import Any
 import redis
 
 from spark_queue.errors import StoreError
-from spark_queue.stores.services.listener import LISTENER_HEARTBEAT, Signal, Subscription
+from spark_queue.stores.services.listener import LISTENER_HEARTBEAT, Signal, SignalsLost, Subscription
 
 #: Most signals that one call of `next` returns.
 MAX_SIGNALS = 1_000
@@ -25,9 +25,19 @@ MAX_SIGNALS = 1_000
 class RedisSubscription(Subscription):
     """A pubsub connection, and a socket that wakes the thread. The thread waits for both."""
 
-    def __init__(self, pubsub: Any, prefix: str, to_store_error: Callable[[Exception], StoreError]) -> None:
-        """Watch channels named `prefix` + queue. `to_store_error` translates errors of redis-py."""
+    def __init__(
+        self,
+        pubsub: Any,
+        prefix: str,
+        to_store_error: Callable[[Exception], StoreError],
+        is_valid: Callable[[], bool],
+    ) -> None:
+        """Watch channels named `prefix` + queue. `to_store_error` translates errors of redis-py.
+
+        `is_valid` returns whether the server is still the one to listen to.
+        """
         self._pubsub, self._prefix, self._to_store_error = pubsub, prefix, to_store_error
+        self._is_valid = is_valid
         self._pending: deque[str] = deque()  # subscriptions that the server has not answered yet
         self._connected = self._has_more = False
         self._selector = selectors.DefaultSelector()
@@ -50,6 +60,8 @@ class RedisSubscription(Subscription):
 
     def next(self, timeout: float) -> list[Signal]:
         signals: list[Signal] = []
+        if not self._is_valid():
+            raise SignalsLost("the server of the signals is no longer that of the queues")
         if not self._has_more:  # else redis-py has read signals from the socket that are still to be parsed
             ready = {key.fileobj for key, _ in self._selector.select(timeout)}
             if self._wake_receiver in ready:

@@ -1,4 +1,4 @@
-"""Queues in Redis 6.2 or later: `redis://[user:password@]host[:port][/db]`, or `rediss://` for TLS.
+"""Queues in Redis 6.2 or later. For the forms of URLs, see `address.py`.
 
 Messages are stored as keuss' `redis-oq` stores them, so that keuss' programs can share a queue. Our
 own keys are beside them; the head of `lua/common.lua` lists all keys. keuss compares times as text
@@ -28,9 +28,7 @@ of 13 digits: for keuss, a message due before 2001-09-09 is not due yet.
 from __future__ import annotations
 
 import operator
-import os
 import re
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -38,31 +36,23 @@ from hashlib import sha1
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
-from urllib.parse import unquote_plus, urlsplit
 
 import orjson
 import pyarrow as pa
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
-from spark_queue.errors import (
-    AccessDenied,
-    NotAQueue,
-    OptionError,
-    PoolExhausted,
-    StoreError,
-    StoreUnavailable,
-    did_you_mean,
-)
+from spark_queue.errors import NotAQueue, StoreError
 from spark_queue.messages.batching import batch_by_size
 from spark_queue.messages.buckets import Record
 from spark_queue.messages.columns import due_ms
 from spark_queue.messages.schema import BUCKET_PREFIX, HISTORY, MAX_TIME_MS
-from spark_queue.options.masking import cause_without_secrets, mask, parameter_name, scrub
+from spark_queue.options.masking import cause_without_secrets, mask
 from spark_queue.options.url import StoreUrl
 from spark_queue.stores.base import PAGE_BYTES, PAGE_ROWS
+from spark_queue.stores.redis.address import RedisAddress
+from spark_queue.stores.redis.connections import ServerConnections, pool_text
 from spark_queue.stores.redis.documents import DueId, as_records, pack_pieces, read_entry, to_documents
+from spark_queue.stores.redis.failures import is_away, to_store_error
 from spark_queue.stores.redis.foreign import expected_type, find_foreign
 from spark_queue.stores.redis.keys import (
     DEFAULT_LAYOUT,
@@ -84,7 +74,6 @@ from spark_queue.stores.support.budget import current_budget, spend
 from spark_queue.stores.support.counters import Counts, Statistics
 from spark_queue.stores.support.damaged import EMPTY_PAGE, Records, filter_records, first_records, id_of
 from spark_queue.stores.support.damaged import keys_of as keys_of_id
-from spark_queue.stores.support.fork_locks import add_lock
 from spark_queue.stores.types import (
     Claim,
     Commit,
@@ -111,16 +100,6 @@ READ_BATCH = 500  #: most documents that one command reads: their size is not kn
 MAX_COUNTED = 1_000  #: most buckets, and leases, that a count with a limit looks at
 NOTE_FIELDS = ("value", "version", "written")  #: the fields of a note
 NO_END = MAX_TIME_MS  #: the end (ms) of a lease that does not end
-
-#: Seconds until a connection attempt, and until an answer, times out.
-CONNECT_TIMEOUT, ANSWER_TIMEOUT = 3.0, 30.0
-
-#: Most connections of a client, as in MongoDB's driver, and seconds to wait for a free one.
-POOL_SIZE, POOL_TIMEOUT = 100, 10.0
-
-#: Parameters that a rediss:// URL may have, by their names in redis-py.
-TLS_OPTIONS = {"ssl_ca_certs", "ssl_cert_reqs", "ssl_certfile", "ssl_check_hostname", "ssl_keyfile"}
-
 
 LUA_DIRECTORY = Path(__file__).with_name("lua")
 
@@ -162,47 +141,13 @@ class RedisStore(SignallingStore):
 
     @classmethod
     def resolve(cls, url: str) -> str:
-        def invalid_url(what: str) -> OptionError:
-            return OptionError(
-                f"option 'url': {mask(url)!r} {what}; write redis://[user:password@]host[:port][/db] or rediss://…",
-                option="url",
-            )
-
-        address = StoreUrl.parse(url)
-        address.check_parameters(cls.layout_name, cls.parameters)
-        scheme, _, rest = address.url.partition("://")
-        if "@" in "".join(re.split(r"[/?#]", rest, maxsplit=1)[1:]):  # it is unknown which part to mask
-            raise OptionError(
-                f"option 'url': the {scheme}:// URL has an @ after its host: write / ? # as %2F %3F %23",
-                option="url",
-            )
-        try:
-            parts = urlsplit(address.url)
-            port = parts.port
-        except ValueError:
-            raise invalid_url("has a malformed host or port") from None  # the error quotes the URL
-        if parts.scheme not in ("redis", "rediss") or not parts.hostname or port == 0:
-            raise invalid_url("names no server")
-        if not re.fullmatch(r"/?|/\d+", parts.path):
-            raise invalid_url(f"names no database: {parts.path[1:]!r} is not a number")
-        if parts.fragment:
-            raise invalid_url("has a fragment")
-        allowed = TLS_OPTIONS if parts.scheme == "rediss" else set()
-        for one in filter(None, parts.query.split("&")):
-            if unquote_plus(one.partition("=")[0]) not in allowed:
-                name = parameter_name(one)
-                if name:
-                    raise invalid_url(f"has the unknown parameter {name!r}{did_you_mean(name, allowed)}")
-                raise invalid_url("has unknown text after the ?")
+        StoreUrl.parse(url).check_parameters(cls.layout_name, cls.parameters)
+        RedisAddress.parse(url)
         return url
 
     def __init__(self, url: str, *, retry_timeout: int = 5_000) -> None:
         super().__init__(url, retry_timeout=retry_timeout)
-        self._lock: threading.Lock
-        add_lock(self, "_lock")
-        self._client: redis.Redis | None = None
-        self._cluster: redis.RedisCluster | redis.Redis | None = None
-        self._pid = 0
+        self._connections = ServerConnections(RedisAddress.parse(self.url))
 
     # --- the connection ---------------------------------------------------------------------------
 
@@ -212,19 +157,15 @@ class RedisStore(SignallingStore):
 
         `Any`, since redis-py types an answer as a union for all its kinds of clients.
         """
-        with self._lock:
-            if self._client is None or self._pid != os.getpid():
-                self._pid = os.getpid()
-                options = {"max_connections": POOL_SIZE, "timeout": POOL_TIMEOUT, **_connection_options()}
-                pool = redis.BlockingConnectionPool.from_url(self._address.url, **options)
-                self._client = redis.Redis.from_pool(pool)
-                self._cluster = None
-            client = self._client
+        client = None
         try:
+            client = self._connections.client()
             if eviction.check_on_open and not eviction.is_checked(self.url):
                 eviction.warn_once(self.url, _eviction_policy(client))
             yield client
         except (redis.RedisError, redis.exceptions.RedisClusterException) as error:
+            if client is not None and is_away(error):
+                self._connections.drop(client)
             raise self._to_store_error(error) from cause_without_secrets(error, self.url)
 
     @contextmanager
@@ -234,42 +175,10 @@ class RedisStore(SignallingStore):
         Raises `StoreError`.
         """
         with self._connection() as client:
-            if self._cluster is None:
-                clustered = b"cluster" in client.execute_command("HELLO")
-                url = self._address.url
-                self._cluster = redis.RedisCluster.from_url(url, **_connection_options()) if clustered else client
-            yield self._cluster
+            yield self._connections.cluster(client)
 
     def _to_store_error(self, error: Exception) -> StoreError:
-        shown, text = mask(self.url), scrub(str(error), self.url)
-        if "WRONGTYPE" in text:
-            text = "a key with the name of a queue's key has another type: another program uses it. Use another name"
-        if isinstance(error, redis.ConnectionError) and text.startswith("No connection available"):
-            return PoolExhausted(
-                f"{shown}: all {POOL_SIZE} connections of this client are in use, and none became free in "
-                f"{POOL_TIMEOUT:g} s: use fewer threads, or several clients",
-                url=shown,
-            )
-        if isinstance(error, redis.exceptions.NoPermissionError) or "ACL failure" in text:
-            return AccessDenied(f"{shown}: {text}: check what the user's ACL allows", url=shown)
-        if isinstance(error, redis.AuthenticationError | redis.exceptions.AuthorizationError):
-            return StoreError(f"{shown}: {text}: check the user and the password of the URL", url=shown)
-        transient = (
-            redis.ConnectionError,
-            redis.TimeoutError,
-            redis.BusyLoadingError,
-            redis.ReadOnlyError,  # a failover is under way
-            redis.exceptions.ClusterDownError,
-            redis.exceptions.TryAgainError,
-            redis.exceptions.RedisClusterException,  # no node of a cluster answers
-        )
-        if isinstance(error, transient) or text.startswith(("BUSY", "LOADING", "MASTERDOWN")):
-            return StoreUnavailable(f"{shown} cannot be reached: {text}", url=shown)
-        if isinstance(error, redis.exceptions.OutOfMemoryError):
-            text += ": the server's maxmemory is reached; consume messages or raise it"
-        if isinstance(error, redis.exceptions.MovedError):
-            text = "this node of the cluster does not hold the queue: use the URL of the node that does"
-        return StoreError(f"{shown}: {text}", url=shown)
+        return to_store_error(error, self.url, pool_text())
 
     def _check_is_queue(self, queue: str) -> None:
         with self._connection() as client:
@@ -317,21 +226,16 @@ class RedisStore(SignallingStore):
             for name, arguments in calls:
                 pipeline.evalsha(self._script(name)[0], len(keys), *keys, *arguments)
             answers: list[Any] = pipeline.execute(raise_on_error=False)
-        for at, (name, arguments) in enumerate(calls):
-            if isinstance(answers[at], redis.exceptions.NoScriptError):
-                answers[at] = self._run(name, queue, *arguments)
-            elif isinstance(answers[at], redis.RedisError):
-                raise self._to_store_error(answers[at])
+            for at, (name, arguments) in enumerate(calls):
+                if isinstance(answers[at], redis.exceptions.NoScriptError):
+                    answers[at] = _call_script(client, self._script(name), keys, *arguments)
+                elif isinstance(answers[at], redis.RedisError):
+                    raise answers[at]
         return answers
 
     def close(self) -> None:
         super().close()
-        with self._lock:
-            if self._client is not None and self._pid == os.getpid():
-                self._client.close()
-                if self._cluster is not None:
-                    self._cluster.close()
-            self._client = self._cluster = None
+        self._connections.close()
 
     # --- signals ----------------------------------------------------------------------------------
 
@@ -343,9 +247,8 @@ class RedisStore(SignallingStore):
     def _open_subscription(self) -> Iterator[Subscription]:
         try:
             with (
-                redis.Redis.from_url(self._address.url, **_connection_options()) as client,
-                client.pubsub() as heard,
-                closing(RedisSubscription(heard, self.topic(""), self._to_store_error)) as subscription,
+                self._connections.listen() as (heard, is_valid),
+                closing(RedisSubscription(heard, self.topic(""), self._to_store_error, is_valid)) as subscription,
             ):
                 yield subscription
         except redis.RedisError as error:
@@ -1049,15 +952,6 @@ class RedisStore(SignallingStore):
 
 
 # --- talking to the server ------------------------------------------------------------------------
-
-
-def _connection_options() -> dict[str, Any]:
-    return {
-        "protocol": 2,
-        "retry": Retry(NoBackoff(), 0),  # the store retries by itself
-        "socket_connect_timeout": CONNECT_TIMEOUT,
-        "socket_timeout": ANSWER_TIMEOUT,
-    }
 
 
 def _eviction_policy(client: Any) -> str | None:

@@ -106,7 +106,7 @@ class Listener:
         self._changes: list[str] = []  # names of queues that are new or dropped
         self._last_version = time.time_ns()  # no number of an earlier listener comes again
         self._last_cleanup = 0.0  # the last cleanup (monotonic s)
-        self._running = self._disconnected = self._warned = False
+        self._running = self._disconnected = self._warned = self._suspect = False
         self._subscription: Subscription | None = None
         self._closed = threading.Event()
 
@@ -125,6 +125,20 @@ class Listener:
         with self._lock:
             found = self._register(queue)  # one that was dropped has another number
             self._sleep(found, lambda: found.version != version, timeout)
+
+    def is_receiving(self, queue: str) -> bool:
+        """Return whether the signals of a queue arrive now, as far as is known."""
+        with self._lock:
+            found = self._queues.get(queue)
+            connected = self._subscription is not None and not self._disconnected
+            return connected and found is not None and found.listening and found.retry_at is None
+
+    def reconnect(self) -> None:
+        """Listen with another connection: this one seems to lose signals."""
+        with self._lock:
+            self._suspect = True
+            if self._subscription is not None:
+                self._subscription.wake()
 
     def watch(self, queue: str, on_signal: Callable[[str | None], None]) -> Callable[[], None]:
         """Call `on_signal` with the name of the queue at each of its signals, also at the first.
@@ -232,7 +246,7 @@ class Listener:
     def _connected(self, subscription: Subscription) -> Iterator[None]:
         """Let other threads use the subscription within the block."""
         with self._lock:
-            self._subscription, self._disconnected = subscription, False
+            self._subscription, self._disconnected, self._suspect = subscription, False, False
             if subscription.receives_all:
                 for one in self._queues.values():
                     one.listening = True
@@ -251,6 +265,8 @@ class Listener:
             self._drop_idle()
             if not self._queues or self._closed.is_set():
                 return False
+            if self._suspect:
+                raise SignalsLost("signals are missing")
             changes, self._changes = self._changes, []
             wanted = {queue for queue in changes if queue in self._queues}
         for queue in changes:

@@ -1,7 +1,8 @@
 """Signals: a client that pushes to a queue wakes the clients that wait for it.
 
-A signal is a hint. A waiting client also polls, so a lost signal costs time but no message. For the
-same reason no operation fails because a signal cannot be sent.
+A signal is a hint. A waiting client also polls, so a lost signal costs time but no message: every 5
+seconds while signals arrive, else every 500 ms. For the same reason no operation fails because a
+signal cannot be sent.
 
 The signals are those of keuss, so its clients and ours wake each other. The topic is
 `keuss:signal:<ns>:<queue>`. The text is the moment (ms) at which the first message is due, or 1 (in
@@ -19,14 +20,27 @@ from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from spark_queue.errors import StoreError
+from spark_queue.errors import StoreError, StoreUnavailable
 from spark_queue.options.url import StoreUrl
 from spark_queue.stores.base import Store
-from spark_queue.stores.services.listener import MAX_RECONNECT_PAUSE, PAUSE_SIGNALS, Listener, Subscription
+from spark_queue.stores.services.listener import (
+    MAX_RECONNECT_PAUSE,
+    PAUSE_SIGNALS,
+    RECONNECT_PAUSE,
+    Listener,
+    Subscription,
+)
 from spark_queue.stores.support.fork_locks import add_lock
 
 #: A queue gets at most one signal in this time (s).
 SIGNAL_WINDOW = 0.05
+
+#: A client that receives signals polls this much less often. After a poll has found a message that
+#: no signal announced, it polls as often as one without signals for this time (s).
+RARER_POLLS, MISSED_SIGNAL_SECONDS = 10, 300.0
+
+#: The largest number of queues whose missed signals are remembered.
+MAX_MISSED = 10_000
 
 #: The moment for "at once". By 0 keuss understands that no message is there, and sleeps on.
 AT_ONCE = 1
@@ -98,6 +112,7 @@ class SignallingStore(Store):
         self.ns = self._address.parameters.get("ns", "N")
         self._sender = SignalSender(self._try_to_send)
         self._mute_until = 0.0
+        self._missed_until: dict[str, float] = {}  # queue -> when it polls rarely again (monotonic s)
         self._listener: Listener | None = None
         self._listener_lock: threading.Lock
         add_lock(self, "_listener_lock")
@@ -134,7 +149,8 @@ class SignallingStore(Store):
         try:
             self._send(queue, signal)
         except StoreError as error:
-            self._mute_until = time.monotonic() + MAX_RECONNECT_PAUSE
+            passes = isinstance(error, StoreUnavailable)
+            self._mute_until = time.monotonic() + (RECONNECT_PAUSE if passes else MAX_RECONNECT_PAUSE)
             log.warning("signals of queue %r are not sent, so waiting clients poll: %s", queue, error)
 
     def _signal_version(self, queue: str) -> int:
@@ -145,6 +161,25 @@ class SignallingStore(Store):
 
     def _signalled_for(self, queue: str, version: int) -> bool:
         return self._signal_version(queue) != version
+
+    def poll_interval(self, queue: str) -> float:
+        return super().poll_interval(queue) * (RARER_POLLS if self._relies_on_signals(queue) else 1)
+
+    def _pause_poll_interval(self, queue: str) -> float:
+        relies = self._relies_on_signals(queue)
+        return self.poll_interval(queue) if relies else super()._pause_poll_interval(queue)
+
+    def _relies_on_signals(self, queue: str) -> bool:
+        """Return whether signals of the queue arrive, and seem to be complete."""
+        missed_until = self._missed_until.get(queue, 0.0)
+        return time.monotonic() >= missed_until and self._get_listener().is_receiving(queue)
+
+    def missed_signal(self, queue: str) -> None:
+        if self._relies_on_signals(queue):  # perhaps its server is no longer that of the queues
+            self._get_listener().reconnect()
+        if len(self._missed_until) >= MAX_MISSED:
+            self._missed_until.clear()
+        self._missed_until[queue] = time.monotonic() + MISSED_SIGNAL_SECONDS
 
     def watch(self, queue: str, on_signal: Callable[[str | None], None]) -> Callable[[], None]:
         return self._get_listener().watch(queue, on_signal)

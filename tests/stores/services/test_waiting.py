@@ -25,7 +25,7 @@ from spark_queue import PoolExhausted, open_store
 from spark_queue.messages.message import pushes
 from spark_queue.stores import base
 from spark_queue.stores.conformance.waiting import DEADLINE, wait_until
-from spark_queue.stores.redis import store as redis
+from spark_queue.stores.redis import connections as redis
 from spark_queue.stores.services import listener
 from tests.stores.services.test_signals import HOUR, deaf_for_an_hour, listeners, other  # noqa: F401
 

@@ -43,7 +43,7 @@ import pyarrow as pa
 
 from spark_queue.errors import CheckpointError, plural
 from spark_queue.messages.schema import MAX_TIME_MS
-from spark_queue.stores.base import POLL_INTERVAL_MS, Store
+from spark_queue.stores.base import Store
 from spark_queue.stores.services.log.log_notes import LogNotes
 from spark_queue.stores.services.log.sealing import PAUSE_CACHE_MS, Sealer
 from spark_queue.stores.services.log.segments import LOG_TAG, LogMetadata, LogPosition, LogRange
@@ -194,7 +194,7 @@ class Log:
             if metadata.end > after.position or metadata.id != after.log:
                 return True
             now = time.monotonic()
-            pause = POLL_INTERVAL_MS / 1000
+            pause = self._store.poll_interval(self._queue)
             if metadata.sealing is not None and self._sealer.is_alive(metadata.sealing):
                 pause = SEALING_POLL
             elif metadata.sealing is not None:

@@ -1,0 +1,178 @@
+"""A client that waits sends few requests while nothing comes, and loses no time when something does."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import uuid
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from spark_queue import Queue, open_store
+from spark_queue.errors import StoreUnavailable
+from spark_queue.messages.message import pushes
+from spark_queue.rest.watches import StoreWatch
+from spark_queue.stores import base
+from spark_queue.stores.conformance.waiting import wait_until
+from spark_queue.stores.services import signals
+from spark_queue.stores.support.pause import PAUSE_CACHE_SECONDS
+
+#: How much more often clients poll here.
+FASTER = 10
+
+#: Commands in a second that a waiting client may send. Before, it sent 6 to 16.
+MOST = 1.0
+
+
+@pytest.fixture
+def queue(new_server):
+    """A queue of a server that nobody else uses, and where its commands are counted."""
+    return new_server().url, f"t{uuid.uuid4().hex[:16]}"
+
+
+@pytest.fixture
+def faster(monkeypatch):
+    """Clients poll FASTER, so that few seconds show what a minute would."""
+    monkeypatch.setattr(base, "POLL_INTERVAL_MS", base.POLL_INTERVAL_MS / FASTER)
+    monkeypatch.setattr(base, "PAUSE_CACHE_SECONDS", PAUSE_CACHE_SECONDS / FASTER)
+
+
+def commands(raw):
+    return sum(one["calls"] for name, one in raw.info("commandstats").items() if not name.endswith(("info", "ping")))
+
+
+def count(raw, polls):
+    """Count the commands of some polls; return the commands in a second of a client that is not `faster`."""
+    before, begun = commands(raw), time.monotonic()
+    wait_until(lambda: polls() >= 3, description="three polls")
+    return (commands(raw) - before) / (time.monotonic() - begun) / FASTER
+
+
+def opened(url) -> Any:
+    return open_store(url)
+
+
+@pytest.mark.parametrize("layout", ["", "?layout=redis-list"])
+@pytest.mark.parametrize("state", ["empty", "scheduled", "paused"])
+def test_a_waiting_client_of_redis_sends_at_most_one_command_a_second(queue, faster, monkeypatch, layout, state):
+    url, name = queue
+    with opened(url + layout) as store, Redis.from_url(url, protocol=2) as raw:
+        if state == "scheduled":
+            store.push(name, pushes(["x"], delay=3_600_000))
+        elif state == "paused":
+            store.push(name, pushes(["x"]))
+            store.pause(name)
+        store.statistics(name)  # writes the counts
+        asked, ask = [], store.next_reservable
+        monkeypatch.setattr(store, "next_reservable", lambda one: (ask(one), asked.append(one))[0])
+        waiting = threading.Thread(target=store.wait, args=(name, 3_600_000), daemon=True)
+        waiting.start()
+        wait_until(lambda: asked and store._listener.is_receiving(name), description="a client that sleeps")
+        begun = len(asked)
+        assert 0 < count(raw, lambda: len(asked) - begun) <= MOST
+        store.close()
+        waiting.join()
+
+
+def test_many_waiting_requests_of_a_service_send_at_most_one_command_a_second_for_each_queue(queue, faster):
+    url, name = queue
+    with opened(url) as store, Redis.from_url(url, protocol=2) as raw:
+        asked, ask = [], store.next_reservable
+        store.next_reservable = lambda one: (ask(one), asked.append(one))[0]
+
+        async def wait():
+            watch = StoreWatch(store)
+            caller: Any = "caller"
+            waits = [asyncio.ensure_future(watch.wait(f"{name}.{n % 3}", 60, caller)) for n in range(30)]
+            await asyncio.to_thread(wait_until, lambda: store._listener and store._listener.is_receiving(f"{name}.2"))
+            begun = len(asked)
+            rate = await asyncio.to_thread(count, raw, lambda: (len(asked) - begun) / 3)
+            for one in waits:
+                one.cancel()
+            watch.close()
+            return rate
+
+        assert asyncio.run(wait()) <= 3 * MOST
+
+
+# --- what comes -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def rarely(monkeypatch):
+    """Clients that receive signals poll after an hour."""
+    monkeypatch.setattr(signals, "RARER_POLLS", 3_600 * 1_000 // base.POLL_INTERVAL_MS)
+
+
+def test_a_message_that_is_due_later_comes_on_time_between_two_polls(redis_url, rarely):
+    name = f"t{uuid.uuid4().hex[:16]}"
+    with opened(redis_url) as store, opened(redis_url) as other:
+        other.push(name, pushes(["x"], delay=300))
+        began = time.monotonic()
+        assert store.wait(name, 60_000)
+        assert store.reserve(name, "c/1", 1, lease=300) == [1]
+        assert store.wait(name, 60_000), "the lease ends"
+        assert time.monotonic() - began < 30
+        other.drop(name)
+
+
+def test_after_a_message_without_a_signal_a_client_polls_as_often_as_one_without_signals(redis_url, monkeypatch):
+    """As if keuss had pushed it that sends no signals, or a client that was killed before it could."""
+    monkeypatch.setattr(base, "POLL_INTERVAL_MS", 50)
+    name = f"t{uuid.uuid4().hex[:16]}"
+    with opened(redis_url) as store, opened(redis_url) as silent:
+        monkeypatch.setattr(silent._sender, "_send", lambda *_: None)
+        store._signal_version(name)
+        wait_until(lambda: store._listener.is_receiving(name))
+        assert store.poll_interval(name) == 0.5
+        waited = threading.Thread(target=store.wait, args=(name, 60_000), daemon=True)
+        waited.start()
+        wait_until(lambda: store._listener._queues[name].waiters, description="a client that sleeps")
+        silent.push(name, pushes(["x"]))
+        waited.join(60)
+        assert store.poll_interval(name) == 0.05
+        assert store.reserve(name, "c/1", 1) == [1]
+        wait_until(lambda: store._listener.is_receiving(name), description="another connection for signals")
+        monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + 301)
+        assert store.poll_interval(name) == 0.5
+        monkeypatch.undo()
+        silent.drop(name)
+
+
+def test_messages_with_signals_leave_polls_rare(redis_url):
+    name = f"t{uuid.uuid4().hex[:16]}"
+    with Queue(redis_url, name) as queue, Queue(redis_url, name) as other:
+        for number in range(5):
+            got: list[Any] = []
+            waiting = threading.Thread(target=lambda got=got: got.extend(queue.reserve(timeout=60)), daemon=True)
+            waiting.start()
+            store: Any = queue.store
+            wait_until(lambda store=store: store._listener and store._listener.is_receiving(name))
+            other.push(number)
+            waiting.join(60)
+            assert queue.commit(*got) == 1
+        assert queue.store.poll_interval(name) == 10 * base.POLL_INTERVAL_MS / 1000
+        other.store.drop(name)
+
+
+def test_a_client_that_receives_no_signals_polls_twice_a_second(redis_url, monkeypatch):
+    name = f"t{uuid.uuid4().hex[:16]}"
+    with opened(redis_url) as store:
+        store._signal_version(name)
+        wait_until(lambda: store._listener.is_receiving(name))
+        assert store.poll_interval(name) == 5
+        monkeypatch.setattr(store._listener, "_connect", _refused)
+        store._listener.reconnect()
+        wait_until(lambda: store._listener._disconnected, description="that its connection is lost")
+        assert store.poll_interval(name) == 0.5
+    with opened(f"{redis_url}?layout=rfq") as store:
+        store._signal_version(name)
+        wait_until(lambda: store._listener.is_receiving(name))
+        assert store.poll_interval(name) == 0.5, "rfq's own programs send none"
+
+
+def _refused():
+    raise StoreUnavailable("no server")
