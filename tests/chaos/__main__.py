@@ -29,6 +29,7 @@ from tests.chaos.kinds import (
     INPUTS,
     KINDS,
     PACK,
+    PREFETCH,
     PROCESSORS,
     SPECIAL,
 )
@@ -40,7 +41,7 @@ WORLDS = [*registered.schemes(), *(f"{source}-{target}" for source, target in re
 WORLDS += [f"{one} {mover}" for mover in (EXCHANGE, PROCESSORS) for one in (WORLDS[0], WORLDS[-2])]
 WORLDS += [f"{one} {kind}" for kind in (FIRST, FIRST_LEAST, INPUTS) for one in registered.schemes()]
 WORLDS += [f"{source}-{target} {DATABASES}" for source, target in registered.pairs()]
-WORLDS += [f"{one} {kind}" for kind in (CLUSTER, FORKS) for one in registered.schemes()]
+WORLDS += [f"{one} {kind}" for kind in (CLUSTER, FORKS, PREFETCH) for one in registered.schemes()]
 WORLDS += [f"redis {kind}" for kind in failover.PAIRS]
 
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM)

@@ -43,8 +43,8 @@ FIRST, FIRST_LEAST, INPUTS = "first", "first-at-least-once", "inputs"
 #: That in which each row goes to one of two databases by chance, and that with a cluster of several processes.
 DATABASES, CLUSTER = "databases", "cluster"
 
-#: That in which clients fork.
-FORKS = "forks"
+#: That in which clients fork, and that in which consumers iterate, with messages that they have reserved ahead.
+FORKS, PREFETCH = "forks", "prefetch"
 
 #: The queue whose n-th message belongs to the n-th of A, in a world of several inputs.
 TWIN = "a.twin"
@@ -69,13 +69,14 @@ class Kind:
     scattered: bool = False
     cluster: bool = False
     forks: bool = False
+    ahead: bool = False  #: whether consumers iterate, and a message has one try
     pair: str = ""  #: how a Redis of this world fails over: see `failover.py`
     repeats: bool = False  #: whether messages may come out twice
 
     @property
     def kills(self) -> int:
         """How many kills are enough: fewer where each of them is aimed at the same few moments."""
-        return 100 if self.victims.keys() & set(SPECIAL) else 300
+        return 100 if self.ahead or self.victims.keys() & set(SPECIAL) else 300
 
 
 # With one try, a message whose lease ends before any task has seen it would be a dead letter.
@@ -96,5 +97,6 @@ KINDS = {
     ),
     **{one: Kind(victims=failover.VICTIMS, pair=one) for one in failover.PAIRS},
     CLUSTER: Kind(victims={"executor": 2, "node": 1, "jvm": 1, "tree": 1}, cluster=True),
+    PREFETCH: Kind(victims={"consumer": 8, "producer": 1}, ahead=True),
     FORKS: Kind(victims={"fork": 6, "producer": 1, "consumer": 1, "tree": 1}, forks=True),
 }

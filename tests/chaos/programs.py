@@ -498,7 +498,8 @@ def end_with(parent):
 
 if __name__ == "__main__":
     threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
-    from tests.chaos import forking
+    from tests.chaos import forking, iterating
 
-    program = globals().get(sys.argv[1]) or getattr(forking, sys.argv[1])
+    own = globals() | vars(forking) | vars(iterating)
+    program = own[sys.argv[1]]
     program(**json.loads(sys.argv[2]))

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 
 from spark_queue.messages.message import messages
 from spark_queue.stores.types import Condition
+from tests.chaos.iterating import judge_tries
 from tests.chaos.world import World
 
 
@@ -30,6 +31,8 @@ def judge(world: World):
     result.acknowledged, result.maybe = len(acknowledged), len(begun - acknowledged)
     result.delivered, result.dead = times.total(), len(dead)
     _judge_consumers(world, {one.id for one in committed})
+    if world.kind.ahead:
+        judge_tries(world)
     _judge_the_rest(world)
 
 
@@ -93,7 +96,7 @@ def _judge_consumers(world, committed):
     for consumer in [*world.consumers, *world.rivals]:
         for life, facts in consumer.logs().items():
             for act in facts:
-                for id in act["ids"]:
+                for id in act["ids"] if act["did"] != "late" else ():
                     (commits if act["did"] == "commit" else takes)[id].append((life, act))
     _tell(wrong, "commit was acknowledged, but it is not in the history", commits.keys() - committed)
     _tell(wrong, "committed twice", {id for id, acts in commits.items() if len(acts) > 1})

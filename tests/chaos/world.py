@@ -248,11 +248,12 @@ class World:
         forked = "_forked" if self.kind.forks else ""
         # Of twins, the order has to be the same in both queues.
         self.producers = [program(f"produce{forked}", f"p{n}", producing) for n in range(1 if self.kind.twins else 2)]
-        consume = "consume_forked" if self.kind.forks else "consume_for_good"
+        consume = "consume_forked" if self.kind.forks else "consume_ahead" if self.kind.ahead else "consume_for_good"
         self.consumers = [program(consume, f"c{n}", consuming) for n in range(2)]
         if self.kind.scattered:
             self.consumers.append(program("consume_for_good", "d0", partial(consuming, url=a)))
-        self.rivals = [program("compete", "r", consuming)]
+        # Who rolls back fails messages, too.
+        self.rivals = [] if self.kind.ahead else [program("compete", "r", consuming)]
         self._finished = -1
         self._started_at = self._moved_at = time.monotonic()
         self._tended_at = self._started_at - ROUND
