@@ -574,9 +574,10 @@ class Store(ABC):
         """Settle messages of a tag as `commit` or `rollback` does, and hand out another message.
 
         Both happen in one round trip: a consumer that works on one message after the other needs no
-        more than one for each. Return how many messages were settled, and whether the other one is
-        held. The first part is done before the second, each is atomic. Raises `OptionError` for an
-        invalid tag or delay, and `StoreError` as `fetch` does.
+        more than one for each. The first part is done before the second; each is atomic. Return how
+        many messages were settled, and whether the other one is held. If an earlier call has handed
+        it out, that number may be too small. Raises `OptionError` for an invalid tag or delay, and
+        `StoreError` as `fetch` does.
         """
         check_tag(tag)
         settled, handed_out = self._attempt(self._settle_and_hand_out, queue, tag, records, how, next)

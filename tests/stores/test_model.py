@@ -292,7 +292,8 @@ class Machine(RuleBasedStateMachine):
     def settle_and_hand_out(self, client, aim, place, others, next, how, lease):
         queue, seen = self.source(aim), "c/3/0"
         ids = list(dict.fromkeys([*self.ids_of(queue, seen, place), *others]))
-        (id,) = self.ids_of(queue, unseen_tag("c/3"), next) or IDS[:1]
+        handed_out = {one.id for one in self.model.held(queue, seen)}  # of these, a store counts too few
+        (id,) = self.ids_of(queue, unseen_tag("c/3"), next) or [one for one in IDS if one not in handed_out][:1]
         there = self.model.queue(queue)
         record, *records = [Record(one, known(there[one].due) if one in there else 0) for one in [id, *ids]]
         settled = self.begin(client).settle_and_hand_out(
