@@ -219,6 +219,7 @@ class Stages:
         queues = {name: self._attempt(self._get_collection, name) for name in {key["queue"] for key in keys}}
         end = time.monotonic() + self._publisher_timeout
         published: Counter[str] = Counter()
+        last_ids: dict[str, Any] = {}  # by the name of a collection
 
         def publish_once() -> Counter[str]:
             with session.start_transaction(read_concern=ReadConcern("snapshot")):
@@ -232,7 +233,10 @@ class Stages:
                     docs = [doc for one in queue_chunks for doc in one["docs"]]
                     published[name] = insert_new(queue, ids, docs, session, self._count)
                     if ids:
+                        last_ids[queue.name] = ids[-1]
                         self._note_insert(queue.name, ids[-1])
+            for name, id in last_ids.items():  # again: a check within the transaction has not seen them
+                self._note_insert(name, id)
             return published
 
         def publish_or_end_others() -> Counter[str]:

@@ -864,7 +864,9 @@ class MongoStore(SignallingStore):
                 else:
                     removed = source.delete_many(query, session=session, **ID_HINT).deleted_count
                 moved = self._count_messages(copied, documents) if removed == len(copied) else removed
-                return moved, [id for id in part if documents and sort_key(id) > sort_key(documents[-1]["_id"])]
+            if copied:  # again: a check within the transaction has not seen them
+                self._marks.note_insert(target.name, copied[-1])
+            return moved, [id for id in part if documents and sort_key(id) > sort_key(documents[-1]["_id"])]
 
         moved = 0
         for part in chunked(moving, TRANSACTION_CHUNK):
