@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import select
+import signal
 import subprocess
 import sys
 import traceback
@@ -58,6 +59,8 @@ class Child:
 
     def result(self):
         """What its work has returned. Raises its error."""
+        if not select.select([self._out], [], [], 20)[0]:
+            os.kill(self.pid, signal.SIGKILL)
         with os.fdopen(self._out, "rb") as file:
             returned, value = pickle.load(file)  # a daemon that it has started has the pipe, too
         os.waitpid(self.pid, 0)

@@ -293,13 +293,16 @@ def test_a_child_is_refused_a_file_that_its_parent_is_reading(queue, sqlite_url,
 
 #: A program that opens a queue, and is forked by C code.
 FORKS = """
-import ctypes, gc, os, sys
+import ctypes, gc, os, sys, threading, time
 from spark_queue import Queue, StoreError, open_store
 from tests.forked import Child
 url, folder = sys.argv[1:3]
 c = ctypes.PyDLL(None)
 queue = Queue(url, "q")
 queue.push("parent")
+queue.store._counters.write()
+while threading.active_count() > 1:  # a thread would keep the client alive in the child
+    time.sleep(0.01)
 
 def refused(work):
     try:
@@ -342,7 +345,7 @@ assert Child(lambda: queue.push("child"), c.fork).result(), "nothing was open"
 def test_a_child_does_not_close_what_it_inherited_when_it_ends(noticed, sqlite_url, tmp_path):
     """The last connection to a file that closes removes the log."""
     program = """
-reading = queue.store.peek("q")
+reading = queue.store.peek("q") if sys.argv[3:] else iter([1])  # its end would be a call
 next(reading)
 if pid := c.fork():
     os._exit(0)  # the parent dies, and does not close
@@ -360,7 +363,6 @@ print("ends", flush=True)
 
 def test_a_child_that_ends_by_itself_closes_nothing(sqlite_url, tmp_path):
     program = """
-import threading
 entered = threading.Event()
 def write():
     with queue.store._transaction() as db:
