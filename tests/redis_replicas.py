@@ -18,7 +18,7 @@ from tests.redis_server import Server, free_port
 HOST, MASTER = "127.0.0.1", "chaos"
 
 #: ms of silence after which a Sentinel calls a server down, and for which writes are paused at most.
-DOWN_AFTER, PAUSE = 2_000, 60_000
+DOWN_AFTER, PAUSE = 2_500, 60_000
 
 #: How often (ms) a Sentinel looks at its servers.
 LOOK_EVERY = 500
@@ -39,6 +39,13 @@ def pause_writes(master, replica):
 def is_replicated(master):
     facts = master.info("replication")
     return facts["role"] == "master" and facts.get("slave0", {}).get("state") == "online"
+
+
+def is_replica(node):
+    try:
+        return node.info("replication")["role"] == "slave"
+    except redis.ConnectionError:  # a Sentinel ends its connections
+        return False
 
 
 class Pair:
@@ -125,7 +132,7 @@ class SentinelPair(Pair):
         master = self.nodes[0]
         lines = [
             f"port {port}", f"bind {HOST}", f"dir {folder}",
-            f"sentinel monitor {MASTER} {HOST} {master.port} 1",
+            f"sentinel monitor {MASTER} {HOST} {master.port} 2",
             f"sentinel down-after-milliseconds {MASTER} {DOWN_AFTER}",
             f"sentinel failover-timeout {MASTER} 2000",
         ]  # fmt: skip
@@ -179,7 +186,8 @@ class SentinelPair(Pair):
             if kill:
                 old.options = (*_without_replicaof(old.options), "--replicaof", f"{HOST} {new.port}")
                 old.start()
-            else:
+            else:  # before it is a replica, it would acknowledge what is lost
+                wait_until(lambda: is_replica(before), description="the old master as a replica")
                 before.execute_command("CLIENT", "UNPAUSE")
             wait_until(lambda: is_replicated(after), description="the old master as a replica")
 

@@ -131,11 +131,12 @@ def test_after_a_message_without_a_signal_a_client_polls_as_often_as_one_without
         waited = threading.Thread(target=store.wait, args=(name, 60_000), daemon=True)
         waited.start()
         wait_until(lambda: store._listener._queues[name].waiters, description="a client that sleeps")
+        before = store._listener._subscription
         silent.push(name, pushes(["x"]))
         waited.join(60)
+        wait_until(lambda: store._listener._subscription not in (None, before) and store._listener.is_receiving(name))
         assert store.poll_interval(name) == 0.05
         assert store.reserve(name, "c/1", 1) == [1]
-        wait_until(lambda: store._listener.is_receiving(name), description="another connection for signals")
         monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + 301)
         assert store.poll_interval(name) == 0.5
         monkeypatch.undo()
