@@ -1002,20 +1002,23 @@ class MongoStore(SignallingStore):
     def _find_places(self, queues: Sequence[str]) -> dict[str, QueuePlace]:
         """Return where each of these queues is, or would be. Data of other programs is left out."""
         named = {queue: QueuePlace(self._collection_name(queue), self._queue_fields(queue)) for queue in queues}
-        listed: Mapping[str, bool] = {}
-        if len(queues) > 1:
-            listed = self._marks.list_collections({one.collection for one in named.values()})
-        found: dict[str, QueuePlace] = {}
-        for queue, place in named.items():
-            try:
-                if len(queues) == 1:
-                    self._check_is_queue(queue)
-                elif not listed.get(place.collection, True):
-                    self._marks.read(place.collection, queue)  # a list refuses a queue that is being created
-            except NotAQueue:
-                continue
-            found[queue] = place._replace(exists=len(queues) == 1 or place.collection in listed)
-        return found
+        if len(queues) == 1:
+            return {} if self._is_foreign(queues[0]) else named
+        listed = self._marks.list_collections({one.collection for one in named.values()})
+        # A list refuses a queue that is being created, too.
+        foreign = {name for name, is_queue in listed.items() if not is_queue and self._is_refused(name)}
+        return {
+            queue: place._replace(exists=place.collection in listed)
+            for queue, place in named.items()
+            if place.collection not in foreign
+        }
+
+    def _is_refused(self, collection: str) -> bool:
+        try:
+            self._marks.read(collection, collection)
+        except NotAQueue:
+            return True
+        return False
 
     def _next_mature(self, queue: str) -> int | None:
         collection = self._queue_view(queue)

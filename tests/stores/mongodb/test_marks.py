@@ -255,6 +255,40 @@ def test_a_collection_that_is_no_queue_of_a_layout_is_not_touched(mongodb_url, u
     assert as_it_is(users) == before
 
 
+@pytest.mark.parametrize("application", APPLICATIONS)
+def test_the_sizes_of_many_queues_leave_it_out(mongodb_url, users, application, monkeypatch):
+    application(users)
+    before = as_it_is(users)
+    with open_store(mongodb_url) as store:
+        other = f"q{uuid.uuid4().hex[:12]}"
+        store.push(other, pushes(["a", "b"]))
+        for _ in range(2):
+            assert store.sizes_of([users.name, other, f"{other}.missing"]) == {
+                other: Sizes(2, 0, 0),
+                f"{other}.missing": Sizes(0, 0, 0),
+            }
+            with pytest.raises(NotAQueue, match="is no queue"):
+                store.sizes(users.name)
+        assert store.sizes_of([users.name]) == {}
+        assert store.statistics_of([users.name, other]).keys() == {other}
+        assert as_it_is(users) == before
+        users.drop()
+        store.push(users.name, pushes(["a"]))
+        assert store.sizes_of([users.name, other]) == {users.name: Sizes(1, 0, 0), other: Sizes(2, 0, 0)}
+        store.drop(other)
+
+
+def test_many_queues_of_a_pipeline_that_is_none_are_refused_with_one_check(mongodb_url, users, monkeypatch):
+    plain(users)
+    store, name = opened(mongodb_url, "pl-mongo", users)
+    with store:
+        asked = []
+        read = store._marks.read
+        monkeypatch.setattr(store._marks, "read", lambda *args: asked.append(args) or read(*args))
+        assert store.sizes_of([f"{name}.{one}" for one in range(50)]) == {}
+        assert len(asked) == 1
+
+
 def test_the_error_says_what_to_do(mongodb_url, users):
     plain(users)
     url = mongodb_url.replace("mongodb://", "mongodb://joe:sesame@", 1)
