@@ -169,6 +169,30 @@ def test_workers_are_forked_while_threads_use_the_client_of_their_parent(shared,
     assert sum(b"child" in one for one in found) == 4
 
 
+@pytest.mark.parametrize("way", ["reserve", "iterate"])
+def test_parent_and_child_go_on_with_the_same_client(way, shared, url, name):
+    """Neither gets what the other has reserved, and one that ends releases nothing of the other."""
+    shared.push_many(range(39))
+    found = shared.messages(timeout=0, prefetch=5)
+
+    def take(rows):
+        taken = shared.reserve(rows) if way == "reserve" else [next(found) for _ in range(rows)]
+        assert shared.commit(*taken[1:]) == rows - 1
+        return [one.id for one in taken]
+
+    mine = take(3)
+    child = Child(lambda: take(7))
+    mine += take(4)
+    theirs = child.result()
+    mine += take(4)
+    assert len({*mine, *theirs}) == 18
+    held = sum(one.rows for one in shared.store.reservations(name))
+    assert held >= 3, "what the parent has not settled it still holds"
+    shared.close()
+    with Queue(url, name) as queue:
+        assert queue.sizes().total == 40 - 14
+
+
 def test_a_child_makes_ids_though_a_thread_of_its_parent_did():
     with ids._ids._lock:
         assert in_child(lambda: len(ids.new_ids(3))) == 3
@@ -176,7 +200,8 @@ def test_a_child_makes_ids_though_a_thread_of_its_parent_did():
 
 @pytest.mark.parametrize("lock", ["_lock", "_listener_lock"])
 def test_a_child_gets_through_a_lock_that_a_thread_of_its_parent_held(shared, lock):
-    held = getattr(shared.store, lock, None)
+    holder = shared.store if lock == "_listener_lock" else getattr(shared.store, "_connections", shared.store)
+    held = getattr(holder, lock, None)
     if held is None:
         pytest.skip("this store has none: see the tests of SQLite's forks")
     with held:
