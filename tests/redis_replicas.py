@@ -186,7 +186,8 @@ class SentinelPair(Pair):
             if kill:
                 old.options = (*_without_replicaof(old.options), "--replicaof", f"{HOST} {new.port}")
                 old.start()
-            else:  # before it is a replica, it would acknowledge what is lost
+            else:  # before it is a replica, it would acknowledge what is lost; the pause stops the Sentinel's EXEC
+                before.replicaof(HOST, new.port)
                 wait_until(lambda: is_replica(before), description="the old master as a replica")
                 before.execute_command("CLIENT", "UNPAUSE")
             wait_until(lambda: is_replicated(after), description="the old master as a replica")
