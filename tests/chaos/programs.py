@@ -149,21 +149,23 @@ BACKLOG = 2_500
 HISTORY = 7 * 86_400
 
 
-def produce(url, queue, log, producer, seed, twin=None, first=0, client=None):
+def produce(url, queue, log, producer, seed, twin=None, first=0, client=None, behind=None):
     """Push messages `producer-0`, `producer-1`, …
 
     Nothing is ever pushed again: of a push that failed nobody knows the outcome, and its messages count as "maybe".
     The store gets no patience, so it does not push again by itself either. `twin`: URL and queue for the other half
     of each message, in the same order. `first`: the first number. `client`: of whoever has forked this process.
+    `behind`: URL and queue at the end, whose consumers may be slower than the query.
     """
     rng, log = random.Random(seed), logger(log, sync=True)
     with (
         open_store(url, retry_timeout=AWAY * 1000) as patient,
+        open_store(behind[0], retry_timeout=AWAY * 1000) if behind else nullcontext() as last,
         client or Queue(open_store(url, retry_timeout=0), queue) as client,
         Queue(*twin) if twin else nullcontext() as other,
     ):
         while True:
-            while patient.sizes(queue).ready > BACKLOG:
+            while patient.sizes(queue).ready > BACKLOG or (last and last.sizes(behind[1]).ready > BACKLOG):
                 time.sleep(0.1)
             numbers = range(first, first + rng.randint(1, 200))
             first = numbers[-1] + 1

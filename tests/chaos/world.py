@@ -229,8 +229,8 @@ class World:
             return self.programs[-1]
 
         def producing(life):
-            twin = {"twin": [b, TWIN]} if self.kind.twins else {}
-            return {"url": a, "queue": "a", "producer": life, "seed": self._rng.random()} | twin
+            more = {"twin": [b, TWIN]} if self.kind.twins else {"behind": [b, "b"]} if self.kind.ahead else {}
+            return {"url": a, "queue": "a", "producer": life, "seed": self._rng.random()} | more
 
         def consuming(life, url=b):
             return {"url": url, "queue": "b", "consumer": life, "lease": LEASE, "seed": self._rng.random()}
