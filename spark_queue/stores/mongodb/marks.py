@@ -155,6 +155,7 @@ class Marks:
         """Connect to nothing yet."""
         self._database, self._form, self._url = database, form, url
         self._cache: dict[str, tuple[Mark, float]] = {}  # when it was read (monotonic s)
+        self._expired = -math.inf  # answers until then are not believed
         self._listed: dict[tuple[str, str], tuple[bool, float]] = {}  # name, UUID -> is a queue; believed until
         self._inserted: dict[str, Any] = {}  # name -> the `_id` inserted last since the last check
 
@@ -170,7 +171,7 @@ class Marks:
             max_age = min(max_age, INSERT_AGE)
         elif mark is Mark.ABSENT:
             max_age = ABSENCE_AGE if max_age == HINTED_AGE else 0.0
-        if time.monotonic() - read < max_age:
+        if time.monotonic() - read < max_age and read > self._expired:
             return mark
         return self.read(name, queue)
 
@@ -204,8 +205,11 @@ class Marks:
         self._cache[name] = mark, read
 
     def expire(self) -> None:
-        """Let the next check of each collection read its mark."""
-        self._cache = {name: (mark, -math.inf) for name, (mark, _) in self._cache.items()}
+        """Let the next check of each collection read its mark.
+
+        When each was read last is still known: a queue until then may lack its mark for a while.
+        """
+        self._expired = time.monotonic()
 
     def forget(self, name: str) -> None:
         """Forget a collection that was dropped."""

@@ -539,6 +539,16 @@ def test_a_consumer_waits_for_the_mark_of_its_queue(mongodb_url, users):
 # --- lists ----------------------------------------------------------------------------------------
 
 
+def test_who_has_dropped_a_queue_waits_for_its_new_mark(mongodb_url, users):
+    """Its own answer is that there is no queue: an operation with a hint fails on the new one, and reads the mark."""
+    with open_store(mongodb_url) as store, open_store(mongodb_url) as other:
+        other.push(users.name, pushes(["old"]))
+        store.drop(users.name)
+        assert store.ready(users.name, 1) == 0
+        other.push(users.name, pushes(["new"]))  # it believes its answer of just now
+        assert store.reserve(users.name, "c/1", 5) == [1]
+
+
 def test_a_list_asks_once_about_each_collection(empty_mongodb_url, monkeypatch):
     asked = []
     examine = marks.Marks._examine
