@@ -908,6 +908,7 @@ class Store(ABC):
 
         With a `limit`, counting ends soon after this number of messages of a state: the time does
         not grow with the queue. Such states are `capped`. States are not counted at one moment.
+        Raises `OptionError` for an invalid queue, `NotAQueue` for data of another program.
         """
         found = self.sizes_of([queue], limit)
         if queue not in found:

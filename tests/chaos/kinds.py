@@ -31,8 +31,7 @@ PACK = {
 }
 
 #: Those of a kind of worlds that need a world of its own.
-SPECIAL = ("first", "away", "executor", "fork", "node")
-SPECIAL = ("first", "away", "executor", "node", "failover")
+SPECIAL = ("first", "away", "executor", "fork", "node", "failover")
 
 #: What a world is called in which exchanges move the messages, or processors: a fork, and a join of what it makes.
 EXCHANGE, PROCESSORS = "exchange", "processors"

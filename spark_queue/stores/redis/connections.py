@@ -51,7 +51,10 @@ class ServerConnections:
         self._pid = 0
 
     def client(self) -> redis.Redis:
-        """Return the client of this process. Raises redis-py's errors if no Sentinel answers."""
+        """Return the client of this process.
+
+        Raises redis-py's `ConnectionError` if no Sentinel names a master that is up.
+        """
         with self._lock:
             if self._client is not None and self._pid == os.getpid():
                 return self._client
@@ -82,15 +85,20 @@ class ServerConnections:
             if self._client is not client:
                 return  # another thread did
             cluster, self._client, self._cluster = self._cluster, None, None
-        client.connection_pool.disconnect(inuse_connections=False)
         if cluster is not None and cluster is not client:
             cluster.close()
+
+    def end_operation(self, client: redis.Redis) -> None:
+        """Close what a client that was dropped meanwhile, by any thread, has open and unused."""
+        if self._client is not client:
+            client.connection_pool.disconnect(inuse_connections=False)
 
     @contextmanager
     def listen(self) -> Iterator[tuple[Any, Callable[[], bool]]]:
         """Yield a connection for signals, and a function that returns whether it is still valid.
 
-        It is not once the other connections were dropped: they may go to another server now.
+        It is not once the other connections were dropped: they may go to another server now. Raises
+        `ConnectionError` as `client` does.
         """
         client = self.client()
         with (
@@ -109,7 +117,10 @@ class ServerConnections:
             self._client = self._cluster = None
 
     def _settings(self) -> dict[str, Any]:
-        """Return the settings of a connection to the server that serves now."""
+        """Return the settings of a connection to the server that serves now.
+
+        Raises `ConnectionError` as `client` does.
+        """
         settings: dict[str, Any] = {**_parse_url(self._address.url), **_options()}
         if self._address.master:
             settings["host"], settings["port"] = find_master(self._address, settings)
@@ -144,7 +155,10 @@ def find_master(address: RedisAddress, settings: dict[str, Any]) -> tuple[str, i
 
 
 def _connect_to_master(connection: Any) -> None:
-    """Greet a server, and check that it is a master: Sentinels may name the old one for a while."""
+    """Greet a server, and check that it is a master: Sentinels may name the old one for a while.
+
+    Raises `redis.ReadOnlyError` if it is a replica.
+    """
     connection.on_connect()
     connection.send_command("ROLE")
     try:

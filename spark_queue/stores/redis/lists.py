@@ -105,16 +105,6 @@ class ListStore(RedisStore):
 
     # --- reading ----------------------------------------------------------------------------------
 
-    def _next_mature(self, queue: str) -> int | None:
-        with self._connection() as client:
-            pipeline = client.pipeline(transaction=False)
-            pipeline.llen(self._list_keys(queue)[0])
-            pipeline.zcard(self._keys(queue).moments)
-            waiting, indexed = pipeline.execute()
-        if waiting:
-            return 0
-        return super()._next_mature(queue) if indexed else None
-
     def _peek(
         self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int
     ) -> Iterator[Records]:

@@ -167,6 +167,9 @@ class RedisStore(SignallingStore):
             if client is not None and is_away(error):
                 self._connections.drop(client)
             raise self._to_store_error(error) from cause_without_secrets(error, self.url)
+        finally:
+            if client is not None:
+                self._connections.end_operation(client)
 
     @contextmanager
     def _cluster_connection(self) -> Iterator[Any]:
@@ -739,7 +742,11 @@ class RedisStore(SignallingStore):
             pipeline.time()
             pipeline.zrange(keys.moments, 0, 0, withscores=True)
             pipeline.zcount(keys.leases, NO_END, NO_END)
-            now, first, never = pipeline.execute()
+            for key in self._message_lists(queue)[:1]:  # of messages that can be reserved
+                pipeline.llen(key)
+            now, first, never, *lengths = pipeline.execute()
+        if any(lengths):
+            return 0
         if not first or (first[0][1] >= NO_END and never):
             return None
         return _score_ms(first[0][1]) - _time_ms(now)

@@ -23,6 +23,9 @@ from spark_queue.stores.support.pause import PAUSE_CACHE_SECONDS
 #: How much more often clients poll here.
 FASTER = 10
 
+#: How many polls are counted: the commands of one more may be among theirs.
+POLLS = 8
+
 #: Commands in a second that a waiting client may send. Before, it sent 6 to 16.
 MOST = 1.0
 
@@ -47,7 +50,7 @@ def commands(raw):
 def count(raw, polls):
     """Count the commands of some polls; return the commands in a second of a client that is not `faster`."""
     before, begun = commands(raw), time.monotonic()
-    wait_until(lambda: polls() >= 3, description="three polls")
+    wait_until(lambda: polls() >= POLLS, description="some polls")
     return (commands(raw) - before) / (time.monotonic() - begun) / FASTER
 
 
