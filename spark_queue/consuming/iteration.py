@@ -77,7 +77,7 @@ class Lead:
         self.stopped = False
         # Garbage may be collected within any call: a `SimpleQueue` allows for it, an `Event` not.
         self._stop: SimpleQueue[None] = SimpleQueue()
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # held by a renewal and by a release
         self._pid = os.getpid()
         self._warned = False
 
@@ -106,25 +106,24 @@ class Lead:
             return None
         batch.current = None
         while batch.next is not None or batch.ahead:
-            message, batch.next = batch.next, None
-            if message is None:
-                message = batch.ahead.popleft()
-                if not self._hand_out(batch, message):
-                    continue
-            elif self._is_lost(batch, message):
-                continue
-            batch.current = message
-            return message
+            if batch.next is not None:
+                message, held = batch.next, self._is_held(batch, batch.next)
+                batch.next = None  # only now: an error leaves it to the next call
+            else:
+                message, held = batch.ahead[0], self._hand_out(batch, batch.ahead[0])
+                batch.ahead.popleft()
+            if held:
+                batch.current = message
+                return message
+            self._drop_lost(batch, 1)
         self.batch = None
         return None
 
     def _hand_out(self, batch: ReservedAhead, message: Message) -> bool:
-        reserver = self.reserver
-        if reserver.store.hand_out(reserver.queue, self._order(batch, message)):
+        held = self.reserver.store.hand_out(self.reserver.queue, self._order(batch, message))
+        if held:
             self._note_handed_out(batch, message)
-            return True
-        self._drop_lost(batch, 1)
-        return False
+        return held
 
     def _order(self, batch: ReservedAhead, message: Message) -> HandOut:
         return HandOut(batch.tag, record_of(message), self.reserver.lease)
@@ -133,16 +132,15 @@ class Lead:
         batch.handed_out_at = seconds()
         self.reserver.holdings.add(batch.seen_tag, [message.id])
 
-    def _is_lost(self, batch: ReservedAhead, message: Message) -> bool:
-        """Return whether a message was lost after it was handed out: this process stood still."""
+    def _is_held(self, batch: ReservedAhead, message: Message) -> bool:
+        """Return whether a message that was handed out is held: the process may have stood still."""
         reserver = self.reserver
         if reserver.lease is None or (seconds() - batch.handed_out_at) * 1000 < reserver.lease:
-            return False
-        if message.id in reserver.store.held_ids(reserver.queue, batch.seen_tag):
-            return False
-        reserver.holdings.discard(message.id)
-        self._drop_lost(batch, 1)
-        return True
+            return True
+        held = message.id in reserver.store.held_ids(reserver.queue, batch.seen_tag)
+        if not held:
+            reserver.holdings.discard(message.id)
+        return held
 
     def _drop_lost(self, batch: ReservedAhead, lost: int) -> None:
         """Drop all messages ahead that are lost, too, and warn once."""
@@ -192,11 +190,14 @@ class Lead:
 
     def renew(self) -> int:
         """Renew the lease of the whole batch; return the number of messages."""
-        batch, reserver = self.batch, self.reserver
-        if batch is None or self.is_inherited:
+        if self.is_inherited:
             return 0
-        batch.renewed_at = seconds()
-        return reserver.store.renew(reserver.queue, batch.tag, reserver.lease)
+        with self._lock:
+            batch, reserver = self.batch, self.reserver
+            if batch is None:
+                return 0
+            batch.renewed_at = seconds()
+            return reserver.store.renew(reserver.queue, batch.tag, reserver.lease)
 
     def renew_in_time(self) -> None:
         """Renew the lease if a part of it has passed, and messages of the batch are left."""
@@ -207,20 +208,21 @@ class Lead:
             self.renew()
 
     def release(self) -> None:
-        """Put back what no program has seen, with its tries and its place in the queue."""
+        """Put back what no program has seen, with its tries and its place in the queue.
+
+        After it, no renewal calls the database.
+        """
         if self.is_inherited:
             self.batch = None
             return
+        reserver = self.reserver
         with self._lock:
             batch, self.batch = self.batch, None
-        if batch is None:
-            return
-        reserver = self.reserver
-        if batch.next is not None:
-            reserver.holdings.discard(batch.next.id)
-            reserver.store.rollback(reserver.queue, batch.seen_tag, [batch.next.id], delay=None, failed=False)
-        if batch.ahead:
-            reserver.store.rollback(reserver.queue, unseen_tag(batch.tag), delay=None, failed=False)
+            if batch is not None and batch.next is not None:
+                reserver.holdings.discard(batch.next.id)
+                reserver.store.rollback(reserver.queue, batch.seen_tag, [batch.next.id], delay=None, failed=False)
+            if batch is not None and batch.ahead:
+                reserver.store.rollback(reserver.queue, unseen_tag(batch.tag), delay=None, failed=False)
 
 
 def _keep_renewing(lead: Lead, interval: float) -> None:

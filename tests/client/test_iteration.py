@@ -223,6 +223,45 @@ def test_a_renewal_that_fails_is_logged_and_tried_again(url, name, monkeypatch, 
         assert "could not be renewed: the database is away" in caplog.text
 
 
+def test_an_error_leaves_the_message_to_the_next_call(url, name, monkeypatch):
+    with Queue(url, name) as queue:
+        queue.push_many(range(3))
+        found = queue.messages()
+
+        def away(*_):
+            raise StoreUnavailable("the database is away")
+
+        seen = []
+        for call in ("hand_out", "settle_and_hand_out", "hand_out"):
+            with monkeypatch.context() as broken:
+                broken.setattr(queue.store, call, away)
+                with pytest.raises(StoreUnavailable):
+                    queue.commit(*seen[-1:]) if call == "settle_and_hand_out" else next(found)
+            seen.append(next(found))
+        assert [one.payload for one in seen] == [0, 1, 2]
+        assert queue.commit(*seen) == 3
+
+
+def test_no_renewal_calls_a_client_that_is_closed(sqlite_url, monkeypatch):
+    with Queue(sqlite_url, "work", lease=0.15) as queue:
+        queue.push_many(range(3))
+        next(queue.messages())
+        began, calls, real = threading.Event(), [], queue.store.renew
+
+        def renew(*arguments):
+            began.set()
+            calls.append(real(*arguments))
+
+        monkeypatch.setattr(queue.store, "renew", renew)
+        found = queue.messages()
+        next(found)
+        assert began.wait(30)
+        queue.close()
+        done = len(calls)
+        wait_until(lambda: not any(one.name == "spark_queue renewal" for one in threading.enumerate()))
+        assert len(calls) == done
+
+
 def test_what_was_lost_is_skipped_with_one_warning(url, name, caplog):
     with Queue(url, name) as queue, Queue(url, name) as thief:
         queue.push_many(range(6))
