@@ -133,7 +133,7 @@ class Lead:
         self.reserver.holdings.add(batch.seen_tag, [message.id])
 
     def _is_held(self, batch: ReservedAhead, message: Message) -> bool:
-        """Return whether a message that was handed out is held: the process may have stood still."""
+        """Return whether a message that was handed out is held: the process may have slept."""
         reserver = self.reserver
         if reserver.lease is None or (seconds() - batch.handed_out_at) * 1000 < reserver.lease:
             return True

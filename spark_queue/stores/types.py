@@ -119,7 +119,8 @@ class Rollback:
 class HandOut:
     """A message that a consumer works on next, and has reserved ahead.
 
-    It goes from `unseen_tag(tag)` to `tag/0`, under a lease of `lease` ms.
+    It goes from `unseen_tag(tag)` to `tag/0`. If it gets a new lease there, that has `lease` ms: a
+    store may leave it the one that it has.
     """
 
     tag: str

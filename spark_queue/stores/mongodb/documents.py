@@ -339,20 +339,14 @@ def release_update(due: Document | DatetimeMS, *, failed: bool) -> list[Document
     return [{"$set": {"mature": due, "tries": tries}}, {"$unset": list(RESERVATION_FIELDS)}]
 
 
-def commit_update() -> list[Document]:
+def commit_update() -> Document:
     """Return the update that ends messages which no history keeps: the server removes them soon.
 
     For where a removal would be a round trip of its own. The far due time keeps keuss from taking
     them.
     """
-    fields = {"processed": "$$NOW", "_until": "$$NOW", "mature": NO_END_DATE}
-    return [{"$set": fields}, {"$unset": list(RESERVATION_FIELDS)}]
-
-
-def hand_out_update(tag: str, lease: int | None) -> list[Document]:
-    """Return the update that moves messages to another tag, for `lease` ms from now."""
-    end = NO_END_DATE if lease is None else {"$min": [NO_END_DATE, {"$add": ["$$NOW", Int64(lease)]}]}
-    return [{"$set": {"_tag": {"$literal": tag}, "mature": end}}]
+    now: Document = {"processed": True, "_until": True}
+    return {"$currentDate": now, "$set": {"mature": NO_END_DATE}, "$unset": RESERVATION_FIELDS}
 
 
 # --- documents ------------------------------------------------------------------------------------

@@ -115,7 +115,6 @@ from spark_queue.stores.mongodb.documents import (
     due_of,
     filter_after,
     free_state,
-    hand_out_update,
     held_by,
     history_state,
     history_update,
@@ -730,6 +729,7 @@ class MongoStore(SignallingStore):
     def _settle_and_hand_out(
         self, queue: str, tag: str, records: Sequence[Record], how: Commit | Rollback, next: HandOut
     ) -> tuple[int, int]:
+        change: Document | list[Document]
         if isinstance(how, Rollback):
             due = DUE if how.delay is None else to_date(self._now() + how.delay)
             change = release_update(due, failed=how.failed)
@@ -741,7 +741,7 @@ class MongoStore(SignallingStore):
         settled = {**ours, **held_by(tag), "_id": {"$in": [self._key_of(one.id) for one in records]}}
         handed_out: Document = {"_id": {"$eq": self._key_of(next.record.id)}}
         unseen = {**ours, **held_by(unseen_tag(next.tag)), **handed_out}
-        transfer = hand_out_update(seen, next.lease)
+        transfer = {"$set": {"_tag": seen}}
         # Two updates are one command, and so one round trip; an update and a removal would be two.
         changes = [UpdateMany(settled, change, **ID_HINT), UpdateMany(unseen, transfer, **ID_HINT)]
         changed = self._collection(queue).bulk_write(changes).modified_count

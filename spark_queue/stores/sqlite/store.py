@@ -506,13 +506,13 @@ class SqliteStore(Store):
         self, queue: str, tag: str, records: Sequence[Record], how: Commit | Rollback, next: HandOut
     ) -> tuple[int, int]:
         ids = [one.id for one in records]
+        if next.record.id in ids:  # it is in the other tag still: then it cannot be settled
+            ids.remove(next.record.id)
         with self._transaction() as db:
+            handed_out = _hand_out(db, queue, next)  # first: the lease of the tag stays
             if isinstance(how, Commit):
-                settled = _commit_held(db, queue, tag, ids, how.history, how.outcome)
-            else:
-                settled = _release_held(db, queue, tag, ids, how.delay, how.failed, True)
-            unseen = unseen_tag(next.tag)
-            return settled, _transfer_held(db, queue, unseen, next.seen_tag, [next.record.id], next.lease)
+                return _commit_held(db, queue, tag, ids, how.history, how.outcome), handed_out
+            return _release_held(db, queue, tag, ids, how.delay, how.failed, True), handed_out
 
     def _reservations(self, queue: str, tag: str) -> list[Reservation]:
         with self._read_transaction() as db:
@@ -952,6 +952,24 @@ def _transfer_held(
     transferred = _change(db, "UPDATE message SET lease = ?", held, values, target)
     _delete_empty_leases(db, [*leases, target])
     return transferred
+
+
+def _hand_out(db: sqlite3.Connection, queue: str, next: HandOut) -> int:
+    """Hand out a message, and return whether it was held (0 or 1)."""
+    found = db.execute(
+        "SELECT tag, id FROM lease WHERE queue = ? AND tag IN (?, ?)",
+        (_queue_id(db, queue), unseen_tag(next.tag), next.seen_tag),
+    )
+    leases = dict(found.fetchall())
+    unseen, seen = leases.get(unseen_tag(next.tag)), leases.get(next.seen_tag)
+    if unseen is None:
+        return 0
+    if seen is None:
+        return _transfer_held(db, queue, unseen_tag(next.tag), next.seen_tag, [next.record.id], next.lease)
+    held, values = _held_clause([unseen], [next.record.id])
+    handed_out = db.execute(f"UPDATE message SET lease = ? WHERE {held}", (seen, *values)).rowcount
+    _delete_empty_leases(db, [unseen])
+    return handed_out
 
 
 def _read_page(
