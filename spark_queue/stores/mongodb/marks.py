@@ -205,10 +205,7 @@ class Marks:
         self._cache[name] = mark, read
 
     def expire(self) -> None:
-        """Let the next check of each collection read its mark.
-
-        When each was read last is still known: a queue until then may lack its mark for a while.
-        """
+        """Let the next check of each collection read its mark; it knows when it was read last."""
         self._expired = time.monotonic()
 
     def forget(self, name: str) -> None:
