@@ -167,7 +167,7 @@ def test_a_local_folder_that_cannot_be_written_does_not_matter(monkeypatch, tmp_
 def test_readers_of_other_programs_do_not_count(monkeypatch, tmp_path, short):
     """They share the temporary folder."""
     two = UnaskedReader(parsed("a"), [tmp_path])
-    monkeypatch.setattr(unasked.os, "getppid", lambda: 1)
+    monkeypatch.setattr("spark_queue.spark.read.unasked.os.getppid", lambda: 1)
     UnaskedReader(parsed("a"), [tmp_path]).check()
     two.end()
 
