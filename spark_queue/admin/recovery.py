@@ -176,9 +176,17 @@ def _load_ledgers(stores: Mapping[str, Store], reading: QueryBinding) -> dict[st
     for name, ledgers in found.items():
         databases = sorted({one for ledger in ledgers.values() for one in ledger.databases})
         if len(ledgers) < len(databases):
+            names, without = ", ".join(map(repr, databases)), [one for one in stores if one not in ledgers]
+            advice = f"--sink names {len(ledgers)} of them: set one --sink URL for each (sink=[URL, …])"
+            if len(stores) >= len(databases):
+                last = max(one.batch for one in ledgers.values())
+                advice = (
+                    f"{' and '.join(without)} has no ledger of it. If that is the wrong database, set another --sink "
+                    "URL. If it was restored from a copy, check which rows of the sink are there. To go on without "
+                    f"those that are missing, run: spark-queue ledger set URL {name} {last}, with its URL"
+                )
             raise UsageError(
-                f"sink {name} writes to {len(databases)} databases, {', '.join(map(repr, databases))} in its option "
-                f"'urls', but --sink names {len(ledgers)} of them: set one --sink URL for each (sink=[URL, …])",
+                f"sink {name} writes to {len(databases)} databases, {names} in its option 'urls', but {advice}",
                 sink=name,
             )
     return found

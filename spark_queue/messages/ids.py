@@ -11,6 +11,8 @@ from hashlib import sha256
 
 import pyarrow as pa
 
+from spark_queue.fork_locks import add_lock
+
 MAX_ID_BYTES = 200  #: bytes of UTF-8
 PLAIN_ID = re.compile(f"[-_.:/A-Za-z0-9]{{1,{MAX_ID_BYTES}}}")  #: the form of most ids
 
@@ -31,12 +33,10 @@ class _IdGenerator:
     each second.
     """
 
-    def __init__(self) -> None:
-        self.reset()
+    _lock: threading.Lock
 
-    def reset(self) -> None:
-        """Begin anew after a fork: another thread of the parent may hold the lock."""
-        self._lock = threading.Lock()
+    def __init__(self) -> None:
+        add_lock(self, "_lock")
         self._pid = self._second = self._counter = 0
         self._process = ""
 
@@ -62,9 +62,6 @@ class _IdGenerator:
 
 
 _ids = _IdGenerator()
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_ids.reset)
 
 
 def new_ids(n: int) -> list[str]:

@@ -91,6 +91,7 @@ from spark_queue.stores.types import (
     check_tag,
     filter_rows,
     queue_note_key,
+    seen_tag,
     unseen_tag,
 )
 
@@ -350,7 +351,7 @@ class Store(ABC):
         check_tag(tag)
         paused = self._pause_cache.is_paused(queue)
         if partitions == 1 and not paused:
-            claimed_by = unseen_tag(tag) if unseen else f"{tag}/0"
+            claimed_by = unseen_tag(tag) if unseen else seen_tag(tag)
             rows = [self._claim_or_split(queue, claimed_by, limit, limit, lease, before)]
         elif (held := {one.tag: one.rows for one in self.reservations(queue, tag)}) or paused:
             last = max((int(name.rpartition("/")[2]) for name in held), default=-1)
@@ -531,8 +532,11 @@ class Store(ABC):
             queue, tag, ids, lambda some: self._rollback(queue, tag, some, delay, failed, include_endless)
         )
         self._counters.add(queue, rollback=rolled_back)
-        self._notify(queue, round(time.time() * 1000) + delay if delay else 0)
+        self._notify_rolled_back(queue, delay)
         return rolled_back
+
+    def _notify_rolled_back(self, queue: str, delay: int | None) -> None:
+        self._notify(queue, round(time.time() * 1000) + delay if delay else 0)
 
     @abstractmethod
     def _rollback(
@@ -558,7 +562,7 @@ class Store(ABC):
         Return whether it is still held; if not, another consumer may work on it. Atomic, and may be
         repeated. Raises `StoreError` as `fetch` does.
         """
-        done = self.transfer(queue, unseen_tag(next.tag), next.seen_tag, [next.record.id], lease=next.lease)
+        done = self.transfer(queue, unseen_tag(next.tag), seen_tag(next.tag), [next.record.id], lease=next.lease)
         return bool(done) or self._is_handed_out(queue, next)
 
     def _is_handed_out(self, queue: str, next: HandOut) -> bool:
@@ -566,7 +570,7 @@ class Store(ABC):
 
         Raises `StoreError` as `fetch` does.
         """
-        return next.record.id in self.held_ids(queue, next.seen_tag)
+        return next.record.id in self.held_ids(queue, seen_tag(next.tag))
 
     def settle_and_hand_out(
         self, queue: str, tag: str, records: Sequence[Record], how: Commit | Rollback, next: HandOut
@@ -583,7 +587,7 @@ class Store(ABC):
         settled, handed_out = self._attempt(self._settle_and_hand_out, queue, tag, records, how, next)
         self._counters.add(queue, **{"commit" if isinstance(how, Commit) else "rollback": settled})
         if isinstance(how, Rollback):
-            self._notify(queue, round(time.time() * 1000) + how.delay if how.delay else 0)
+            self._notify_rolled_back(queue, how.delay)
         if settled < len(records):  # the others are lost, or in buckets
             settled += self.settle(queue, tag, [one.id for one in records], how)
         return settled, bool(handed_out) or self._is_handed_out(queue, next)

@@ -119,18 +119,13 @@ class Rollback:
 class HandOut:
     """A message that a consumer works on next, and has reserved ahead.
 
-    It goes from `unseen_tag(tag)` to `tag/0`. If it gets a new lease there, that has `lease` ms: a
-    store may leave it the one that it has.
+    It goes from `unseen_tag(tag)` to `seen_tag(tag)`. If it gets a new lease there, that has
+    `lease` ms: a store may leave it the one that it has.
     """
 
     tag: str
     record: Record
     lease: int | None
-
-    @property
-    def seen_tag(self) -> str:
-        """The tag that it goes to."""
-        return f"{self.tag}/0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +301,11 @@ def consumer_of(tag: str | None) -> str | None:
 def unseen_tag(tag: str) -> str:
     """Return the tag below `tag` for messages that are reserved ahead."""
     return f"{tag}/{UNSEEN}"
+
+
+def seen_tag(tag: str) -> str:
+    """Return the tag below `tag` for messages that were handed out: that of the first partition."""
+    return f"{tag}/0"
 
 
 def is_unseen(tag: str) -> bool:

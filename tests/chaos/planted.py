@@ -82,9 +82,16 @@ BUGS: dict[str, Bug] = {
     ),
     "what was decided is not completed": Bug(
         "stores/services/publishing.py",
-        "                published += self._stores[name].publish(one.stages)  # the",
+        "                published += self._stores[name].publish(decided.stages)  # the",
         "                published += 0  # the",
         "tests/spark/write/test_publish.py::test_a_lost_publish_is_made_up_for_before_the_next_batch",
+    ),
+    "a database that went back loses what is still staged": Bug(
+        "stores/services/sink_ledgers.py",
+        "        return last if last and last.shares and self.takes_part(name, last) else self.found[name]\n",
+        "        return self.found[name]\n",
+        "tests/spark/write/test_lost_ledgers.py::"
+        "test_a_failover_that_took_back_a_publish_loses_none_of_the_rows_that_are_staged",
     ),
     "what the ledger names is discarded": Bug(
         "stores/services/publishing.py",

@@ -70,6 +70,7 @@ from spark_queue.errors import (
     StoreUnavailable,
     plural,
 )
+from spark_queue.fork_locks import add_lock
 from spark_queue.messages.buckets import Record, is_bucket, select_records
 from spark_queue.messages.json_text import dump_json
 from spark_queue.messages.schema import MAX_TIME_MS
@@ -138,7 +139,6 @@ from spark_queue.stores.services.signals import SignallingStore
 from spark_queue.stores.support.budget import current_budget, spend
 from spark_queue.stores.support.counters import Counts, Statistics
 from spark_queue.stores.support.damaged import EMPTY_PAGE, MAX_NEVER_DUE, Records
-from spark_queue.stores.support.fork_locks import add_lock
 from spark_queue.stores.types import (
     Claim,
     Commit,
@@ -154,6 +154,7 @@ from spark_queue.stores.types import (
     Sizes,
     Staged,
     View,
+    seen_tag,
     unseen_tag,
 )
 
@@ -737,7 +738,7 @@ class MongoStore(SignallingStore):
             change = history_update(self._now(), history, tag, how.outcome, {"tries": add_tries(-1)})
         else:
             change = commit_update()
-        ours, seen = self._queue_fields(queue), next.seen_tag
+        ours, seen = self._queue_fields(queue), seen_tag(next.tag)
         settled = {**ours, **held_by(tag), "_id": {"$in": [self._key_of(one.id) for one in records]}}
         handed_out: Document = {"_id": {"$eq": self._key_of(next.record.id)}}
         unseen = {**ours, **held_by(unseen_tag(next.tag)), **handed_out}

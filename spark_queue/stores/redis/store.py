@@ -89,6 +89,7 @@ from spark_queue.stores.types import (
     Staged,
     View,
     consumer_of,
+    seen_tag,
     unseen_tag,
 )
 
@@ -527,7 +528,7 @@ class RedisStore(SignallingStore):
             due = "" if how.delay is None else min(self._now() + how.delay, MAX_TIME_MS)
             settle = "rollback", (tag, due, int(how.failed), 1, *runs)
         handed_out = single_run(unseen_tag(next.tag), next.record.mature, next.record.id)
-        transfer = "retag", (next.seen_tag, _lease_argument(next.lease), handed_out)
+        transfer = "retag", (seen_tag(next.tag), _lease_argument(next.lease), handed_out)
         if len(runs) > SCRIPT_CHUNK:
             return 0, self._run_each(queue, transfer)[0][0]
         settled, transferred = self._run_each(queue, settle, transfer)

@@ -42,11 +42,30 @@ def roll_back_or_dead_letter(
     `reason` in its headers. The history keeps it for `history` ms. Return the numbers rolled back
     and moved. Each message goes one way or the other, atomically. Repeat the call if it fails.
     """
-    moved = 0
-    if max_tries is not None:
-        dead_letter = DeadLetterInfo(reason or f"failed {plural(max_tries, 'time')}", failed=1, history=history)
-        moved = store.move(queue, dead, tag=tag, ids=ids, min_tries=max_tries - 1, dead_letter=dead_letter)
+    moved = dead_letter_failed(store, queue, tag, ids, max_tries=max_tries, dead=dead, reason=reason, history=history)
     return store.rollback(queue, tag, ids, delay=delay), moved
+
+
+def dead_letter_failed(
+    store: Store,
+    queue: str,
+    tag: str,
+    ids: Sequence[str] | None = None,
+    *,
+    max_tries: int | None,
+    dead: str,
+    tries: int | None = None,
+    reason: str | None = None,
+    history: int = 0,
+) -> int:
+    """Move messages of `tag` that have failed for the last time to the queue `dead`.
+
+    Return their number. `tries`: the most tries that one of them had before, if that is known.
+    """
+    if max_tries is None or (tries is not None and tries + 1 < max_tries):
+        return 0
+    dead_letter = DeadLetterInfo(reason or f"failed {plural(max_tries, 'time')}", failed=1, history=history)
+    return store.move(queue, dead, tag=tag, ids=ids, min_tries=max_tries - 1, dead_letter=dead_letter)
 
 
 def add_settled(store: Store, queue: str, consumer: str, rows: int) -> None:

@@ -62,6 +62,7 @@ from spark_queue.stores.types import (
     Staged,
     View,
     consumer_of,
+    seen_tag,
     tag_range,
     unseen_tag,
 )
@@ -958,14 +959,14 @@ def _hand_out(db: sqlite3.Connection, queue: str, next: HandOut) -> int:
     """Hand out a message, and return whether it was held (0 or 1)."""
     found = db.execute(
         "SELECT tag, id FROM lease WHERE queue = ? AND tag IN (?, ?)",
-        (_queue_id(db, queue), unseen_tag(next.tag), next.seen_tag),
+        (_queue_id(db, queue), unseen_tag(next.tag), seen_tag(next.tag)),
     )
     leases = dict(found.fetchall())
-    unseen, seen = leases.get(unseen_tag(next.tag)), leases.get(next.seen_tag)
+    unseen, seen = leases.get(unseen_tag(next.tag)), leases.get(seen_tag(next.tag))
     if unseen is None:
         return 0
     if seen is None:
-        return _transfer_held(db, queue, unseen_tag(next.tag), next.seen_tag, [next.record.id], next.lease)
+        return _transfer_held(db, queue, unseen_tag(next.tag), seen_tag(next.tag), [next.record.id], next.lease)
     held, values = _held_clause([unseen], [next.record.id])
     handed_out = db.execute(f"UPDATE message SET lease = ? WHERE {held}", (seen, *values)).rowcount
     _delete_empty_leases(db, [unseen])
