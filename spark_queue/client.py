@@ -33,6 +33,7 @@ from spark_queue.messages.payload import Json
 from spark_queue.messages.value_errors import error_for_rows
 from spark_queue.options.arguments import check_count, check_keywords, check_seconds
 from spark_queue.options.parsers import reserving_consumer_name
+from spark_queue.options.queue_names import check_dead_letter_queue
 from spark_queue.options.queue_names import dead_letter_queue as usual
 from spark_queue.stores import open_store
 from spark_queue.stores.base import Store, read_layout
@@ -100,6 +101,7 @@ class Queue:
         self.dead_name = dead_letter_queue or usual(queue)
         self.store.check_queue(queue)
         self.store.check_queue(self.dead_name)
+        check_dead_letter_queue(queue, dead_letter_queue, "dead_letter_queue")
         self.consumer = consumer or f"py-{uuid.uuid4().hex[:12]}"
         try:
             reserving_consumer_name(self.consumer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 import re
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -141,7 +142,7 @@ def _move(
         if progress is not None:
             progress(sum(moved.values()), len(plan))
         if rate is not None and start + step < len(plan):  # a slow step does not make the next ones faster
-            time.sleep(max(0.0, began + step / rate - time.monotonic()))
+            time.sleep(min(max(0.0, began + step / rate - time.monotonic()), threading.TIMEOUT_MAX))
     return moved
 
 

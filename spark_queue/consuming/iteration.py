@@ -248,7 +248,9 @@ class MessageIterator(Iterator[Message], AbstractContextManager["MessageIterator
         """Reserve nothing yet. `leads`: those of the client, to which that of this one is added."""
         self._reserver, self._leads = reserver, leads
         self._timeout, self._prefetch = timeout, prefetch
-        self._interval = None if reserver.lease is None or not renew else reserver.lease * RENEWED_PART / 1000
+        self._interval: float | None = None
+        if reserver.lease is not None and renew:
+            self._interval = min(reserver.lease * RENEWED_PART / 1000, threading.TIMEOUT_MAX)
         self._ended = False
         self._begin()
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from spark_queue.messages.columns import columns_by_name, milliseconds
 from spark_queue.messages.ids import MAX_ID_BYTES, PLAIN_ID, SMALL_BATCH
-from spark_queue.messages.schema import BUCKET_PREFIX, MAX_TIME_MS
+from spark_queue.messages.schema import BUCKET_PREFIX, MAX_DURATION_MS, MAX_TIME_MS
 
 
 def id_rules(ids: pa.Array) -> list[tuple[pa.Array, str]]:
@@ -25,6 +25,14 @@ def id_rules(ids: pa.Array) -> list[tuple[pa.Array, str]]:
         (pc.greater(size, MAX_ID_BYTES), f"its id is longer than {MAX_ID_BYTES} bytes"),
         (pc.match_substring(ids, "\0"), "its id has the character NUL"),
         (pc.starts_with(ids, BUCKET_PREFIX), "its id begins with the character U+007F, which marks buckets"),
+    ]
+
+
+def delay_rules(delays: pa.Array) -> list[tuple[pa.Array, str]]:
+    """Return the rules for delays (ms) in the same form."""
+    return [
+        (pc.less(delays, 0), "its delay is negative"),
+        (pc.greater(delays, MAX_DURATION_MS), "its delay reaches beyond the year 5000"),
     ]
 
 
@@ -69,8 +77,8 @@ def validate_rows(batch: pa.RecordBatch, max_payload: int) -> dict[int, str]:
         mark(pc.less(mature.cast(pa.int64()), 0), "its mature is before 1970-01-01")
         mark(pc.greater(milliseconds(mature), MAX_TIME_MS), "its mature is after 9999-12-31")
     if delay.null_count < len(delay):
-        mark(pc.less(delay, 0), "its delay is negative")
-        mark(pc.greater(delay, MAX_TIME_MS // 2), "its delay reaches beyond the year 5000")
+        for bad, rule in delay_rules(delay):
+            mark(bad, rule)
     if len(tries) > SMALL_BATCH or any((one or 0) < 0 for one in tries.to_pylist()):  # faster than an Arrow kernel
         mark(pc.less(tries, 0), "its tries is negative")
     if tries.null_count:

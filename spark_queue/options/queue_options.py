@@ -10,6 +10,7 @@ from typing import Any, Self
 from spark_queue.errors import OptionError, did_you_mean
 from spark_queue.messages.buckets import Buckets, Layout
 from spark_queue.options.consistency import (
+    check_dead_letters,
     check_mode,
     option_error,
     option_name,
@@ -35,7 +36,7 @@ from spark_queue.options.parsers import (
     url_map,
     word,
 )
-from spark_queue.options.queue_names import dead_letter_queue
+from spark_queue.options.queue_names import dead_letter_queue, takes_dead_letters
 from spark_queue.options.values import (
     ALL_ROLES,
     AT_LEAST_ONCE,
@@ -288,6 +289,7 @@ class QueueOptions:
             raise option_error("minPartitions", why)
         check_mode(chosen)
         resolve_inputs(chosen, roles)
+        check_dead_letters(chosen)
         chosen.setdefault("fail_if_missing", roles == ("snapshot",))
         resolve_delivery(chosen, roles)
         resolve_layout(chosen, roles)
@@ -328,8 +330,12 @@ class QueueOptions:
         return replace(self, url=url, urls=None, queue=one.queue, mode=one.mode, inputs=None, combine=ZIP)
 
     def dead_letter_queue_of(self, queue: str) -> str:
-        """Return the dead-letter queue of `queue`."""
-        return self.dead_letter_queue or dead_letter_queue(queue)
+        """Return the dead-letter queue of `queue`.
+
+        One that several queues share may be read, too: its own dead letters go to its default.
+        """
+        shared = self.dead_letter_queue
+        return shared if shared and takes_dead_letters(shared, queue) else dead_letter_queue(queue)
 
 
 def role_of_write(raw: Mapping[str, str]) -> Role:

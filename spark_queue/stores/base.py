@@ -61,7 +61,7 @@ from spark_queue.messages.columns import earliest_due, fill_null_payloads, with_
 from spark_queue.messages.ids import new_ids
 from spark_queue.messages.rules import replace_invalid_utf8, validate_rows
 from spark_queue.messages.schema import HISTORY, HISTORY_FIELDS, MAX_TIME_MS, MESSAGES
-from spark_queue.options.masking import mask
+from spark_queue.options.masking import mask, scheme_of
 from spark_queue.options.queue_names import dead_letter_queue
 from spark_queue.stores.support.bucket_split import isolate, split_bucket
 from spark_queue.stores.support.budget import spend
@@ -87,6 +87,7 @@ from spark_queue.stores.types import (
     Sizes,
     Staged,
     View,
+    check_duration,
     check_outcome,
     check_tag,
     filter_rows,
@@ -349,6 +350,7 @@ class Store(ABC):
         """
         self.check_queue(queue)
         check_tag(tag)
+        check_duration("lease", lease)
         paused = self._pause_cache.is_paused(queue)
         if partitions == 1 and not paused:
             claimed_by = unseen_tag(tag) if unseen else seen_tag(tag)
@@ -485,6 +487,7 @@ class Store(ABC):
     def renew(self, queue: str, tag: str, lease: int | None) -> int:
         """Let the leases of the tag end in `lease` ms from now; return the number of messages."""
         check_tag(tag)
+        check_duration("lease", lease)
         return self._attempt(self._renew, queue, tag, lease)
 
     @abstractmethod
@@ -501,6 +504,7 @@ class Store(ABC):
         """
         check_tag(tag)
         check_outcome(outcome)
+        check_duration("history", history)
         done = self._apply_by_ids(queue, tag, ids, lambda some: self._commit(queue, tag, some, history, outcome))
         self._counters.add(queue, commit=done)
         return done
@@ -526,8 +530,7 @@ class Store(ABC):
         Raises `OptionError` for a negative delay.
         """
         check_tag(tag)
-        if delay is not None and delay < 0:
-            raise OptionError(f"a rollback cannot be delayed by {delay} ms", delay=delay)
+        check_duration("delay", delay)
         rolled_back = self._apply_by_ids(
             queue, tag, ids, lambda some: self._rollback(queue, tag, some, delay, failed, include_endless)
         )
@@ -551,6 +554,7 @@ class Store(ABC):
         """
         check_tag(tag)
         check_tag(to)
+        check_duration("lease", lease)
         return self._apply_by_ids(queue, tag, ids, lambda some: self._transfer(queue, tag, to, some, lease))
 
     @abstractmethod
@@ -584,6 +588,7 @@ class Store(ABC):
         `StoreError` as `fetch` does.
         """
         check_tag(tag)
+        check_duration("delay", how.delay if isinstance(how, Rollback) else how.history)
         settled, handed_out = self._attempt(self._settle_and_hand_out, queue, tag, records, how, next)
         self._counters.add(queue, **{"commit" if isinstance(how, Commit) else "rollback": settled})
         if isinstance(how, Rollback):
@@ -668,6 +673,8 @@ class Store(ABC):
         self.check_queue(to)
         if tag is not None:
             check_tag(tag)
+        if dead_letter is not None:
+            check_duration("history", dead_letter.history)
         if queue == to:
             raise OptionError(f"a queue cannot be moved to itself: {queue!r}", queue=queue)
         moved = self._attempt(self._move, queue, to, Selection(tag, ids, limit, min_tries), dead_letter)
@@ -705,11 +712,7 @@ class Store(ABC):
         self.check_queue(queue)
         self.check_queue(to)
         check_tag(tag)
-        if not self.supports_forward:
-            raise OptionError(
-                f"{type(self).__name__} cannot change and move messages in one step: that takes layout=pl-mongo",
-                option="url",
-            )
+        self.check_forward()
         if queue == to:
             raise OptionError(f"a queue cannot be moved to itself: {queue!r}", queue=queue)
         self._check_push(to, fill_null_payloads(batch))
@@ -720,6 +723,16 @@ class Store(ABC):
         self._counters.add(to, put=moved)
         self._notify(to, earliest_due(batch))
         return moved
+
+    def check_forward(self) -> None:
+        """Raise `OptionError` if the layout cannot change and move messages in one step."""
+        if not self.supports_forward:
+            layout = f"the layout {self.layout_name}" if self.layout_name else f"{scheme_of(self.url)}://"
+            raise OptionError(
+                f"{layout} cannot change and move a message in one step, as outcome 'move' to the queue in column "
+                "'to' does: that takes layout=pl-mongo. Push a new message instead, and commit this one",
+                option="url",
+            )
 
     def _forward(self, queue: str, to: str, tag: str, batch: pa.RecordBatch) -> int:
         raise NotImplementedError

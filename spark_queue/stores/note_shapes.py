@@ -41,7 +41,7 @@ SHAPES: Final[Mapping[tuple[str, int | None], Shape]] = {
     },
     ("failure", 1): {"run": str, "error": str},
     ("settled", None): {"rows": int},
-    ("history", 1): {"history": int},
+    ("history", 1): {"history": int, "dead?": str},
     ("layout", 1): {"size": int, "compression": str},
     ("event-origin", 1): {"key": str},
     ("ledger", 1): {

@@ -18,6 +18,7 @@ from spark_queue.errors import OptionError, StoreError
 from spark_queue.messages.buckets import Record, are_buckets
 from spark_queue.messages.columns import milliseconds
 from spark_queue.messages.json_text import clean_text
+from spark_queue.messages.schema import MAX_DURATION_MS
 from spark_queue.stores.note_shapes import fault_of
 
 View = Literal["messages", "history"]
@@ -277,6 +278,13 @@ def check_tag(tag: str) -> None:
     """Raise `OptionError` if a tag is not names joined by slashes."""
     if not _TAG.fullmatch(tag):
         raise OptionError(f"{tag!r} cannot be a tag: letters, digits and _ . : @ - in parts joined by /", tag=tag)
+
+
+def check_duration(name: str, ms: int | None) -> None:
+    """Raise `OptionError` if a duration is negative, or does not end before the year 5000."""
+    if ms is not None and not 0 <= ms <= MAX_DURATION_MS:
+        why = "negative" if ms < 0 else "too long: it must end before the year 5000"
+        raise OptionError(f"{name} is {why}", option=name)
 
 
 def check_outcome(outcome: str) -> None:

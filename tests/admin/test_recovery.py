@@ -10,7 +10,7 @@ from spark_queue import OptionError, UsageError, open_store
 from spark_queue.admin import RecoveredConsumer, recover_consumer, release, set_ledger
 from spark_queue.messages.message import pushes
 from spark_queue.stores.services import owner
-from spark_queue.stores.services.dead_letters import set_history
+from spark_queue.stores.services.dead_letters import note_settings
 from spark_queue.stores.services.ledger import LEDGER_PREFIX, delete_sink, stage_of
 from spark_queue.stores.services.owner import Batch, load_consumer_state
 from spark_queue.stores.services.ownership import Ownership
@@ -133,7 +133,7 @@ def test_one_of_several_databases_that_has_lost_its_ledger_is_named(url, name, l
 
 
 def test_what_was_written_becomes_history(url, store, name, lost):
-    set_history(store, name, "etl", 3_600_000)
+    note_settings(store, name, "etl", 3_600_000, None)
     recover_consumer(url, name, CONSUMER, written=True)
     told = [one for batch in store.peek(name, view="history") for one in batch.column("id").to_pylist()]
     assert len(told) >= 10

@@ -35,7 +35,7 @@ from spark_queue.spark.read.prefetch import Prefetcher
 from spark_queue.spark.read.reserver import Reserver
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.ageing import remove_old_notes
-from spark_queue.stores.services.dead_letters import set_history
+from spark_queue.stores.services.dead_letters import note_settings
 from spark_queue.stores.services.owner import Batch
 from spark_queue.stores.services.ownership import Ownership
 from spark_queue.stores.services.poison import PoisonMessageHandler, PoisonRules
@@ -71,7 +71,8 @@ class Batches:
         self.ownership = Ownership(store, self.queue, consumer)
         self.ownership.take(batch_of(last), noted=is_noted(last))
         store.register(self.queue)  # it exists from now on
-        set_history(store, self.queue, consumer.partition("/")[0], options.history_ms)
+        name = consumer.partition("/")[0]
+        note_settings(store, self.queue, name, options.history_ms, options.dead_letter_queue)
         self.isolation: PoisonMessageHandler | None = None
         if options.isolate_failures:
             dead = options.dead_letter_queue_of(self.queue)
