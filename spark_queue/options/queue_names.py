@@ -4,6 +4,9 @@ from __future__ import annotations
 
 _DEAD_LETTER_SUFFIX = ".dead"
 
+#: Most bytes of a name. The suffix does not count, so each queue can have a dead-letter queue.
+MAX_QUEUE_BYTES = 200
+
 
 def dead_letter_queue(queue: str) -> str:
     """Return the name of the dead-letter queue of `queue`."""
