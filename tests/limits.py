@@ -118,12 +118,12 @@ class Limits:
     def _headers(self) -> Sequence[tuple[str, str]]:
         if self._random.random() < 0.4:
             return []
-        number = self._random.choice([1, 3, bounds.MAX_HEADERS, bounds.MAX_HEADERS + 1])
+        number = self._random.choice([1, 3, bounds.HEADER_COUNT_LIMIT, bounds.HEADER_COUNT_LIMIT + 1])
         choices: list[dict[str, str]] = [
             {f"h{n}": "" for n in range(number)},
             dict.fromkeys(self._random.sample(TEXTS, 3), "v"),
             {"v": self._random.choice(TEXTS)},
-            {"big": "x" * (bounds.MAX_HEADER_BYTES - 3 + self._random.choice([0, 1]))},
+            {"big": "x" * (bounds.HEADER_SIZE_LIMIT - 3 + self._random.choice([0, 1]))},
             {str(n): "é" * 4_095 for n in range(self._random.choice([3, 4, 5]))},
             {"$ref": "a", "$id": "b"},
             {"x-error": "old", "x-dl-t": "never", "x-dl-tries": "x", "x-dl-from-queue": "elsewhere"},

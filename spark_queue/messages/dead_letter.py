@@ -49,7 +49,7 @@ def cut_text(text: str, size: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetter:
+class NewDeadLetter:
     """A message that becomes a dead letter.
 
     `headers` are those of the message, `reasons` those that it gets. It has the id `spare_id` if
@@ -111,7 +111,7 @@ def batch_of(rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(list(rows), schema=PUSHES)
 
 
-def put_letters(put: Callable[[pa.RecordBatch], object], letters: Sequence[DeadLetter]) -> None:
+def put_letters(put: Callable[[pa.RecordBatch], object], letters: Sequence[NewDeadLetter]) -> None:
     """Push or stage dead letters, each in its first variant that the queue accepts.
 
     `put` raises `MessageError` before it writes anything. So does this function, if a queue accepts

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 #: Most headers of a message; most bytes of UTF-8 of one, and of all: of names and values together.
-MAX_HEADERS, MAX_HEADER_BYTES, MAX_HEADERS_BYTES = 1_000, 8 << 10, 32 << 10
+HEADER_COUNT_LIMIT, HEADER_SIZE_LIMIT, HEADERS_SIZE_LIMIT = 1_000, 8 << 10, 32 << 10
 
 #: The headers that this package adds do not count. They have this many bytes of their own.
-MAX_OWN_BYTES = 8 << 10
+OWN_SIZE_LIMIT = 8 << 10
 _OWN_NAMES = frozenset({"x-error", "x-hop-count", "x-provenance", "x-replay", "x-replay-of"})
 _OWN_PREFIX = "x-dl-"
 
@@ -42,21 +42,21 @@ def broken_rule(headers: Mapping[str, str]) -> str | None:
     for name, size in sizes.items():
         if "\0" in name:
             return f"the name of its header {name[:_MAX_QUOTED]!r} has the character NUL"
-        if size > MAX_HEADER_BYTES:
-            return f"its header {name[:_MAX_QUOTED]!r} has {size:,} bytes; the limit is {MAX_HEADER_BYTES:,}"
-    if number > MAX_HEADERS:
+        if size > HEADER_SIZE_LIMIT:
+            return f"its header {name[:_MAX_QUOTED]!r} has {size:,} bytes; the limit is {HEADER_SIZE_LIMIT:,}"
+    if number > HEADER_COUNT_LIMIT:
         return _number_rule(number)
-    if total > MAX_HEADERS_BYTES + min(own, MAX_OWN_BYTES):
+    if total > HEADERS_SIZE_LIMIT + min(own, OWN_SIZE_LIMIT):
         return _size_rule(total)
     return None
 
 
 def _number_rule(number: int) -> str:
-    return f"it has {number:,} headers; the limit is {MAX_HEADERS:,}"
+    return f"it has {number:,} headers; the limit is {HEADER_COUNT_LIMIT:,}"
 
 
 def _size_rule(size: int) -> str:
-    return f"its headers have {size:,} bytes; the limit is {MAX_HEADERS_BYTES:,}"
+    return f"its headers have {size:,} bytes; the limit is {HEADERS_SIZE_LIMIT:,}"
 
 
 def row_sizes(column: pa.MapArray) -> pa.Array:
@@ -79,8 +79,8 @@ def find_unfit(column: pa.MapArray) -> dict[int, str]:
         return {}
     sizes, offsets = _entry_sizes(column), column.offsets
     numbers, totals = pc.subtract(offsets.slice(1), offsets.slice(0, len(column))), row_sizes(column)
-    suspects = pc.or_(pc.greater(numbers, MAX_HEADERS), pc.greater(totals, MAX_HEADERS_BYTES))
-    odd = pc.or_(pc.match_substring(column.keys, "\0"), pc.greater(sizes, MAX_HEADER_BYTES))
+    suspects = pc.or_(pc.greater(numbers, HEADER_COUNT_LIMIT), pc.greater(totals, HEADERS_SIZE_LIMIT))
+    odd = pc.or_(pc.match_substring(column.keys, "\0"), pc.greater(sizes, HEADER_SIZE_LIMIT))
     rows = set(pc.indices_nonzero(pc.and_(suspects, column.is_valid())).to_pylist())
     if odd.true_count:
         starts = offsets.to_pylist()
@@ -88,9 +88,9 @@ def find_unfit(column: pa.MapArray) -> dict[int, str]:
     found: dict[int, str] = {}
     for row in sorted(rows):
         number, total = numbers[row].as_py(), totals[row].as_py()
-        if number > 2 * MAX_HEADERS:  # many headers: they need not become Python objects
+        if number > 2 * HEADER_COUNT_LIMIT:  # many headers: they need not become Python objects
             found[row] = _number_rule(number)
-        elif total > 2 * (MAX_HEADERS_BYTES + MAX_OWN_BYTES):
+        elif total > 2 * (HEADERS_SIZE_LIMIT + OWN_SIZE_LIMIT):
             found[row] = _size_rule(total)
         elif rule := _rule_of_row(column, row):
             found[row] = rule
@@ -112,16 +112,16 @@ def cut_headers(headers: Mapping[str, str], own: Mapping[str, str]) -> dict[str,
     """
     kept: dict[str, str] = {}
     number = 0
-    left, own_left = MAX_HEADERS_BYTES, MAX_OWN_BYTES - sum(size_of(*one) for one in own.items())
+    left, own_left = HEADERS_SIZE_LIMIT, OWN_SIZE_LIMIT - sum(size_of(*one) for one in own.items())
     for name, value in headers.items():
         size = size_of(name, value)
-        if name in own or "\0" in name or size > MAX_HEADER_BYTES:
+        if name in own or "\0" in name or size > HEADER_SIZE_LIMIT:
             continue
         if is_own(name):
             if size <= own_left:
                 own_left -= size
                 kept[name] = value
-        elif size <= left and number < MAX_HEADERS:
+        elif size <= left and number < HEADER_COUNT_LIMIT:
             number += 1
             left -= size
             kept[name] = value

@@ -24,7 +24,7 @@ from pyspark.sql.variant_utils import VariantUtils
 from spark_queue.errors import MessageError
 from spark_queue.messages.batching import batch_by_size
 from spark_queue.messages.columns import columns_by_name, header_dicts, no_headers
-from spark_queue.messages.dead_letter import ERROR_HEADER, FROM_HEADER, MAX_REASON_BYTES, DeadLetter, cut_text
+from spark_queue.messages.dead_letter import ERROR_HEADER, FROM_HEADER, MAX_REASON_BYTES, NewDeadLetter, cut_text
 from spark_queue.messages.ids import new_id_array, new_ids
 from spark_queue.messages.payload import from_json, text_or_bytes
 from spark_queue.messages.rules import id_rules, is_utf8, replace_invalid_utf8
@@ -138,7 +138,7 @@ def delays_ms(column: pa.Array) -> pa.Array:
     return pc.round(bounded).cast(pa.int64())
 
 
-def dead_letters_of(queue: str, rows: pa.RecordBatch, rules: Sequence[str]) -> list[DeadLetter]:
+def dead_letters_of(queue: str, rows: pa.RecordBatch, rules: Sequence[str]) -> list[NewDeadLetter]:
     """Return the dead letters of rows that cannot become messages of `queue`, with the `rules`."""
     ids, rows = rows.column("id"), replace_invalid_utf8(rows)
     changed = pc.not_equal(ids.cast(pa.binary()), rows.column("id").cast(pa.binary()))
@@ -147,7 +147,7 @@ def dead_letters_of(queue: str, rows: pa.RecordBatch, rules: Sequence[str]) -> l
     columns = (rows.column(name).to_pylist() for name in ("id", "payload", "payload_kind"))
     headers = header_dicts(rows)
     spare_ids = new_ids(len(rows))
-    letters: list[DeadLetter] = []
+    letters: list[NewDeadLetter] = []
     for number, (id, payload, kind) in enumerate(zip(*columns, strict=True)):
         if payload is None:
             payload, kind = b"", "text"
@@ -155,7 +155,7 @@ def dead_letters_of(queue: str, rows: pa.RecordBatch, rules: Sequence[str]) -> l
             payload, kind = text_or_bytes(payload)
         reasons = {ERROR_HEADER: cut_text(rules[number], MAX_REASON_BYTES), FROM_HEADER: queue}
         spare, bad = spare_ids[number], number in bad_ids
-        letters.append(DeadLetter(id or "", payload, kind, headers[number], reasons, spare, needs_spare=bad))
+        letters.append(NewDeadLetter(id or "", payload, kind, headers[number], reasons, spare, needs_spare=bad))
     return letters
 
 

@@ -243,7 +243,8 @@ class Store(ABC):
     def _write_records(self, queue: str, batch: pa.RecordBatch, write: Callable[[pa.RecordBatch], T]) -> T:
         """Write the rows as records; a bucket that the database cannot hold, as smaller ones.
 
-        Raises `MessageError`, whose rows are those of the batch.
+        Raises `MessageError`, whose rows are those of the batch, and `OptionError` as
+        `check_buckets` does.
         """
         records = self._to_records(queue, batch)
         while True:

@@ -10,8 +10,8 @@ from spark_queue.messages.columns import headers_array
 from spark_queue.messages.message import pushes
 from spark_queue.messages.rules import OPERATOR_RULE, validate_rows
 
-LONG = "x" * (bounds.MAX_HEADER_BYTES - 1)
-FULL = {str(n): "y" * (bounds.MAX_HEADERS_BYTES // 4 - 1) for n in range(4)}
+LONG = "x" * (bounds.HEADER_SIZE_LIMIT - 1)
+FULL = {str(n): "y" * (bounds.HEADERS_SIZE_LIMIT // 4 - 1) for n in range(4)}
 OWN = {"x-error": "e" * 4_000, "x-dl-t": "now", "x-hop-count": "3"}
 
 #: Headers, and the rule that they break, if any.

@@ -16,7 +16,7 @@ from pymongo import MongoClient
 from spark_queue import Queue, open_store
 from spark_queue.errors import MessageError, OptionError
 from spark_queue.messages.buckets import Buckets
-from spark_queue.messages.headers import MAX_HEADERS
+from spark_queue.messages.headers import HEADER_COUNT_LIMIT
 from spark_queue.messages.message import messages, pushes
 from spark_queue.options.queue_names import dead_letter_queue
 from spark_queue.stores.types import Condition, DeadLetterInfo
@@ -173,7 +173,7 @@ def test_a_bucket_that_a_database_cannot_hold_is_split(url_of, scheme):
                 continue
             if store.layout is None:
                 store.layout = Buckets(1_000)
-            headers = {f"h{n}": "x" * 25 for n in range(MAX_HEADERS)}
+            headers = {f"h{n}": "x" * 25 for n in range(HEADER_COUNT_LIMIT)}
             many = [[0] * 20_000] * 150  # 40 KB each in JSON, and 178 KB in BSON
             try:
                 assert store.push(queue, pushes(many, headers=[headers] * 150)) == 150

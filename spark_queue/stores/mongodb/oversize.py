@@ -18,7 +18,7 @@ from spark_queue.messages.dead_letter import (
     ERROR_HEADER,
     FROM_HEADER,
     TRIES_HEADER,
-    DeadLetter,
+    NewDeadLetter,
 )
 from spark_queue.stores.mongodb.bson_json import CODEC, MAX_DOCUMENT_BYTES, from_bson, header_text, to_bson
 from spark_queue.stores.mongodb.keys import id_of
@@ -72,6 +72,6 @@ def fits(document: dict[str, Any]) -> bool:
 def _cut(id: str, value: Any, headers: dict[str, str]) -> Iterator[tuple[Any, dict[str, str]]]:
     """Yield the payload and the headers of a dead letter in the forms that it may have."""
     reasons = {name: headers.pop(name) for name in _REASONS if name in headers}
-    letter = DeadLetter(id, *from_bson(value), headers, reasons, spare_id=id)
+    letter = NewDeadLetter(id, *from_bson(value), headers, reasons, spare_id=id)
     for row in letter.variants():
         yield to_bson(row["payload"], row["payload_kind"], True), dict(row["headers"])

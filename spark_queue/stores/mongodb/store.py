@@ -627,7 +627,8 @@ class MongoStore(SignallingStore):
     def _bury_full_documents(self, queue: str, query: Filter) -> int:
         """Make dead letters of documents that have no room for a reservation; return their number.
 
-        Only other programs insert such documents.
+        Only other programs insert such documents. Raises `OptionError` if the name of the
+        dead-letter queue is not allowed.
         """
         full = {"$and": [query, {"$expr": {"$gt": [{"$bsonSize": "$$ROOT"}, MAX_LETTER_BYTES]}}]}
         found = self._queue_view(queue).find(full, self._id_fields, **ID_HINT)

@@ -20,7 +20,7 @@ import pyarrow as pa
 from spark_queue.errors import MessageError, OptionError, plural
 from spark_queue.messages.buckets import count_rows
 from spark_queue.messages.columns import header_dicts
-from spark_queue.messages.dead_letter import DIGEST_HEADER, ERROR_HEADER, FROM_HEADER, DeadLetter, batch_of
+from spark_queue.messages.dead_letter import DIGEST_HEADER, ERROR_HEADER, FROM_HEADER, NewDeadLetter, batch_of
 from spark_queue.stores.support.damaged import Records, digest_header
 from spark_queue.stores.support.record_store import RecordStore
 from spark_queue.stores.types import Condition, DeadLetterInfo
@@ -36,7 +36,7 @@ class DamagedLetter:
     """A dead letter of a damaged record. `record_id`: the id of the record."""
 
     record_id: str
-    letter: DeadLetter
+    letter: NewDeadLetter
 
     @property
     def places(self) -> Iterator[tuple[str, str, str]]:
@@ -99,7 +99,7 @@ def _make_letter(
     digest = headers.get(DIGEST_HEADER) or digest_header(payload)[DIGEST_HEADER]
     derived = sha256(f"{queue}\0{id}\0{digest}".encode()).hexdigest()[:24]
     others = {name: value for name, value in headers.items() if name not in (DIGEST_HEADER, *reasons)}
-    return DamagedLetter(id, DeadLetter(id, payload, kind, others, {DIGEST_HEADER: digest, **reasons}, derived))
+    return DamagedLetter(id, NewDeadLetter(id, payload, kind, others, {DIGEST_HEADER: digest, **reasons}, derived))
 
 
 class _LetterSender:
