@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 
 import bson
+import pyarrow as pa
 import pytest
 from bson import DatetimeMS, ObjectId
 from pymongo import MongoClient
@@ -19,6 +20,7 @@ from spark_queue.messages.buckets import Buckets
 from spark_queue.messages.headers import HEADER_COUNT_LIMIT
 from spark_queue.messages.message import messages, pushes
 from spark_queue.options.queue_names import dead_letter_queue
+from spark_queue.stores.mongodb.bson_json import MAX_DOCUMENT_BYTES
 from spark_queue.stores.types import Condition, DeadLetterInfo
 from tests import registered
 from tests.limits import IDS, NAMES
@@ -272,3 +274,22 @@ def test_a_reason_of_any_length_fits(store, queue):
     assert store.move(queue, f"{queue}.dead", tag="a/1", dead_letter=DeadLetterInfo("é" * 10_000_000)) == 1
     (letter,) = found(store, f"{queue}.dead")
     assert len(letter.headers["x-error"].encode()) <= 4_000 and letter.headers["x-error"].endswith("é…")
+
+
+@pytest.mark.parametrize("kind", [param(one, fast=True) for one in MONGODB_KINDS if one.endswith("pl-mongo")])
+def test_a_message_that_grows_beyond_a_document_on_its_way_is_named_and_the_others_move(kind, store, queue):
+    store.push(queue, pushes([payload(1)], ids=["small"]))
+    head = {"list": [0] * 500_000, "text": ""}
+    room = MAX_DOCUMENT_BYTES - len(bson.encode({"payload": head})) - 200
+    store.push(queue, pushes([head | {"text": "x" * room}], ids=["large"]))
+    store.reserve(queue, "a/1", 10)
+    longer = {f"h{n}": "x" * 7_000 for n in range(4)}
+    changes = pushes([0, 0], ids=["small", "large"], headers=longer)
+    unchanged = changes.set_column(1, changes.schema.field(1), pa.nulls(2, pa.binary()))
+    with pytest.raises(MessageError, match="'large': its document would be larger than 16 MiB") as caught:
+        store.forward(queue, f"{queue}.other", "a/1", unchanged)
+    assert list(caught.value.rows) == [1]
+    assert [one.id for one in found(store, f"{queue}.other")] == ["small"]
+    assert store.move(queue, f"{queue}.dead", tag="a/1", dead_letter=DeadLetterInfo("r" * 9_000)) == 1
+    (letter,) = found(store, f"{queue}.dead")
+    assert letter.id == "large" and len(letter.payload["text"]) == room
