@@ -100,7 +100,8 @@ class Limits:
 
     def _size(self) -> int:
         sizes = [1, 1 << 10, 100_000]
-        return self._random.choice([*sizes, *sizes, *sizes, *sizes, LARGEST - 1, LARGEST, LARGEST + 1, 17 << 20] if self._largest else sizes)
+        large = [LARGEST - 1, LARGEST, LARGEST + 1, 17 << 20] if self._largest else []
+        return self._random.choice([*sizes, *sizes, *sizes, *sizes, *large])
 
     def _json(self) -> str:
         depth = self._random.choice([1, 10, 99, 100, 101, 250, 1_000, 1_025])

@@ -1257,8 +1257,10 @@ class Store(ABC):
     def drop(self, queue: str) -> None:
         """Remove the queue: its messages, reservations, history, statistics and notes.
 
-        Staged messages stay. A pause ends. A queue that does not exist is no error.
+        Staged messages stay. A pause ends. A queue that does not exist is no error. Raises
+        `OptionError` for an invalid queue.
         """
+        self.check_queue(queue)
         self._attempt(self._drop, queue)
         for key, note in self._attempt(self._notes, queue_note_key(queue)).items():  # damaged ones too
             left: RawNote | None = note

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -17,7 +18,7 @@ MANY = {f"h{n}": "" for n in range(1_001)}
 @pytest.mark.every_store
 def test_what_is_out_of_bounds_is_refused_and_nothing_is_pushed(http, ns, queue):
     path = f"/v1/queues/{ns}/{queue}/messages"
-    refused = {
+    refused: dict[str, dict[str, Any]] = {
         "it has 1,001 headers; the limit is 1,000": {"headers": MANY},
         "its header 'big' has 9,003 bytes; the limit is 8,192": {"headers": {"big": "x" * 9_000}},
         "its headers have 40,": {"headers": {str(n): "x" * 8_000 for n in range(5)}},
