@@ -31,6 +31,7 @@ import pyarrow.compute as pc
 from spark_queue.errors import OptionError, did_you_mean
 from spark_queue.messages.arrow_bytes import DamagedBytes, from_bytes, to_bytes
 from spark_queue.messages.columns import columns_by_name, header_dicts, headers_array, no_headers
+from spark_queue.messages.headers import row_sizes
 from spark_queue.messages.rules import validate_rows
 from spark_queue.messages.schema import BUCKET_PREFIX, MESSAGES, PUSHES, PayloadKind
 
@@ -213,7 +214,10 @@ def _split_rows(rows: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
             yield rows.slice(start, size)
         return
     start = weight = 0
-    for row, length in enumerate(pc.binary_length(rows.column("payload")).to_pylist()):
+    lengths = pc.binary_length(rows.column("payload")).cast(pa.int64())
+    if len(rows.column("headers").items):
+        lengths = pc.add(lengths, row_sizes(rows.column("headers")))
+    for row, length in enumerate(lengths.to_pylist()):
         if row > start and (row - start == size or weight + length > MAX_BUCKET_BYTES):
             yield rows.slice(start, row - start)
             start, weight = row, 0
@@ -270,7 +274,7 @@ def _check_rows(rows: pa.RecordBatch) -> None:
     own = columns_by_name(rows)
     defaults = {"mature": pa.nulls(n), "delay": pa.nulls(n), "tries": pa.repeat(0, n)}
     batch = pa.RecordBatch.from_pydict(defaults | own, schema=PUSHES)
-    for row, rule in validate_rows(batch, batch.nbytes).items():
+    for row, rule in validate_rows(batch, None).items():
         raise DamagedBucket(f"message {row}: {rule}")
     if "mature" in own and own["mature"].null_count:
         raise DamagedBucket("one of its messages has no mature")

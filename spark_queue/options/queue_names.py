@@ -6,6 +6,9 @@ from spark_queue.errors import OptionError
 
 _DEAD_LETTER_SUFFIX = ".dead"
 
+#: Most bytes of a name. The suffix does not count, so each queue can have a dead-letter queue.
+MAX_QUEUE_BYTES = 200
+
 
 def dead_letter_queue(queue: str) -> str:
     """Return the name of the dead-letter queue of `queue`."""

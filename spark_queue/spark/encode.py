@@ -22,9 +22,10 @@ from pyspark.sql.types import (
 
 from spark_queue.errors import MessageError
 from spark_queue.messages.batching import batch_by_size
-from spark_queue.messages.columns import columns_by_name, no_headers
+from spark_queue.messages.columns import columns_by_name, header_dicts, no_headers
+from spark_queue.messages.dead_letter import ERROR_HEADER, FROM_HEADER, MAX_REASON_BYTES, NewDeadLetter, cut_text
 from spark_queue.messages.ids import new_id_array, new_ids
-from spark_queue.messages.payload import from_json
+from spark_queue.messages.payload import from_json, text_or_bytes
 from spark_queue.messages.rules import id_rules, is_utf8, replace_invalid_utf8
 from spark_queue.messages.schema import MAX_DURATION_MS, PUSHES
 from spark_queue.spark.schema import arrow_schema
@@ -36,9 +37,6 @@ ROWS_PER_BATCH = 10_000
 #: The rows and bytes that are written to the database at once. Spark passes 10,000 rows at a time.
 #: Writing each such batch alone means more waiting, and buckets that are not full.
 COALESCED_ROWS, COALESCED_BYTES = 40_000, 8 << 20
-
-#: How many bytes of a payload a dead letter keeps.
-DEAD_LETTER_BYTES = 1 << 20
 
 #: A delay (s) that no queue accepts. It stands for all that are longer, some of which 64 bits in ms
 #: do not hold: they would begin again at 0.
@@ -157,40 +155,25 @@ def delays_ms(column: pa.Array) -> pa.Array:
     return pc.round(pc.multiply(bounded, 1000)).cast(pa.int64())
 
 
-def dead_letter_rows(queue: str, rows: pa.RecordBatch, reasons: Sequence[str]) -> pa.RecordBatch:
-    """Return dead letters, which any queue takes, of rows that cannot become messages of `queue`.
-
-    The header `x-error` has the reason. If a payload is cut, `x-dl-size` has its size. If an id is
-    replaced, `x-dl-id` has the old one.
-    """
-    letters: list[dict[str, Any]] = []
+def dead_letters_of(queue: str, rows: pa.RecordBatch, rules: Sequence[str]) -> list[NewDeadLetter]:
+    """Return the dead letters of rows that cannot become messages of `queue`, with the `rules`."""
     ids, rows = rows.column("id"), replace_invalid_utf8(rows)
     changed = pc.not_equal(ids.cast(pa.binary()), rows.column("id").cast(pa.binary()))
     id_errors = [*id_rules(rows.column("id")), (changed, "it is not UTF-8")]
     bad_ids = {number for bad, _ in id_errors for number in pc.indices_nonzero(bad).to_pylist()}
-    known = rows.select(["id", "payload", "payload_kind", "headers"])  # Python may not hold its mature
-    for number, (row, reason) in enumerate(zip(known.to_pylist(), reasons, strict=True)):
-        payload, kind = row["payload"], row["payload_kind"]
-        headers = {key: value for key, value in row["headers"] or () if value is not None}
-        headers |= {"x-error": reason, "x-dl-from-queue": queue}
+    columns = (rows.column(name).to_pylist() for name in ("id", "payload", "payload_kind"))
+    headers = header_dicts(rows)
+    spare_ids = new_ids(len(rows))
+    letters: list[NewDeadLetter] = []
+    for number, (id, payload, kind) in enumerate(zip(*columns, strict=True)):
         if payload is None:
             payload, kind = b"", "text"
-        if len(payload) > DEAD_LETTER_BYTES:
-            headers["x-dl-size"] = str(len(payload))
-            payload, kind = payload[:DEAD_LETTER_BYTES], "binary"
-        if kind != "binary":
-            try:
-                payload.decode()
-                kind = "text"
-            except UnicodeDecodeError:
-                kind = "binary"
-        id = row["id"]
-        if number in bad_ids:
-            headers["x-dl-id"], (id,) = id or "", new_ids(1)
-        letters.append(
-            {"id": id, "payload": payload, "payload_kind": kind, "headers": list(headers.items()), "tries": 0}
-        )
-    return pa.RecordBatch.from_pylist(letters, schema=PUSHES)
+        if kind != "binary":  # it may be no JSON
+            payload, kind = text_or_bytes(payload)
+        reasons = {ERROR_HEADER: cut_text(rules[number], MAX_REASON_BYTES), FROM_HEADER: queue}
+        spare, bad = spare_ids[number], number in bad_ids
+        letters.append(NewDeadLetter(id or "", payload, kind, headers[number], reasons, spare, needs_spare=bad))
+    return letters
 
 
 def coalesce_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -58,17 +58,20 @@ from spark_queue.errors import (
 )
 from spark_queue.messages.buckets import Buckets, Layout, Record, pack_buckets, rows_of
 from spark_queue.messages.columns import earliest_due, fill_null_payloads, with_due_time
+from spark_queue.messages.dead_letter import cut_text
 from spark_queue.messages.ids import new_ids
+from spark_queue.messages.json_text import is_text
 from spark_queue.messages.rules import replace_invalid_utf8, validate_rows
 from spark_queue.messages.schema import HISTORY, HISTORY_FIELDS, MAX_TIME_MS, MESSAGES
 from spark_queue.options.masking import mask, scheme_of
-from spark_queue.options.queue_names import dead_letter_queue
+from spark_queue.options.queue_names import MAX_QUEUE_BYTES, dead_letter_queue, source_queue
 from spark_queue.stores.support.bucket_split import isolate, split_bucket
 from spark_queue.stores.support.budget import spend
 from spark_queue.stores.support.counters import Counters, Counts, Statistics
 from spark_queue.stores.support.damaged import Records, check_payloads, open_buckets, slice_records
 from spark_queue.stores.support.dead_lettering import dead_letter_damaged
 from spark_queue.stores.support.pause import PAUSE_CACHE_SECONDS, PauseCache
+from spark_queue.stores.support.refit import has_buckets, split_unfit
 from spark_queue.stores.types import (
     ZERO_SIZES,
     Claim,
@@ -91,6 +94,7 @@ from spark_queue.stores.types import (
     check_outcome,
     check_tag,
     filter_rows,
+    possible_ids,
     queue_note_key,
     seen_tag,
     unseen_tag,
@@ -210,7 +214,7 @@ class Store(ABC):
         self._check_push(queue, batch)
         if not batch.num_rows:
             return 0
-        pushed = self._attempt(self._push, queue, self._to_records(queue, batch))
+        pushed = self._write_records(queue, batch, lambda records: self._push(queue, records))
         self._counters.add(queue, put=pushed)
         self._notify(queue, earliest_due(batch))
         return pushed
@@ -237,6 +241,23 @@ class Store(ABC):
         if not isinstance(layout, Buckets):
             return batch
         return pack_buckets(with_due_time(batch, self.now()), layout)
+
+    def _write_records(self, queue: str, batch: pa.RecordBatch, write: Callable[[pa.RecordBatch], T]) -> T:
+        """Write the rows as records; a bucket that the database cannot hold, as smaller ones.
+
+        Raises `MessageError`, whose rows are those of the batch, and `OptionError` as
+        `check_buckets` does.
+        """
+        records = self._to_records(queue, batch)
+        while True:
+            try:
+                return self._attempt(write, records)
+            except MessageError as error:
+                if not (error.rows and has_buckets(records)):
+                    raise
+                records, wrong = split_unfit(batch, records, error.rows)
+                if wrong:
+                    raise rejected_rows_error(queue, batch, wrong) from error
 
     def check_buckets(self) -> None:
         """Raise `OptionError` if the layout has no buckets."""
@@ -275,7 +296,7 @@ class Store(ABC):
         self._check_push(queue, batch)
         part = new_ids(1)[0]  # a retry writes the same part again
         if batch.num_rows:
-            self._attempt(self._stage, queue, stage, part, self._to_records(queue, batch))
+            self._write_records(queue, batch, lambda records: self._stage(queue, stage, part, records))
         return int(batch.num_rows)
 
     @abstractmethod
@@ -619,6 +640,7 @@ class Store(ABC):
 
         They are those of the tag, or with `None` those that are not reserved.
         """
+        ids = possible_ids(ids)
         done = self._attempt(act, ids)
         if ids is not None and done < len(set(ids)) and (isolated := isolate(self, queue, tag, ids)):
             done += self._attempt(act, isolated)
@@ -677,6 +699,7 @@ class Store(ABC):
             check_duration("history", dead_letter.history)
         if queue == to:
             raise OptionError(f"a queue cannot be moved to itself: {queue!r}", queue=queue)
+        ids = possible_ids(ids)
         moved = self._attempt(self._move, queue, to, Selection(tag, ids, limit, min_tries), dead_letter)
         self._notify(to)
         wanted = [] if limit is None else [limit]
@@ -706,7 +729,8 @@ class Store(ABC):
         exactly one of the queues at every moment. A repeated call changes the messages that are
         left.
 
-        Raises `MessageError` as `push` does, before anything is moved. Raises `OptionError` for an
+        Raises `MessageError` as `push` does, before anything is moved; for a message that would
+        become too large with what stays of it, the others are moved. Raises `OptionError` for an
         invalid queue or tag, if both queues are the same, or if the layout does not support it.
         """
         self.check_queue(queue)
@@ -1064,6 +1088,7 @@ class Store(ABC):
         for one in where:
             if one.column in HISTORY_FIELDS.names and view != "history":
                 raise OptionError(f"only the history has a column {one.column!r}: set view=history", option="view")
+        where = [one.possible() for one in where]
         buckets = 0
 
         def scan(limit: int | None) -> Iterator[pa.RecordBatch]:
@@ -1230,6 +1255,7 @@ class Store(ABC):
 
         The messages of the queue stay. So do messages of the history that were in a bucket.
         """
+        ids = possible_ids(ids) or ()
         return self._attempt(self._delete_history, queue, ids) if ids else 0
 
     @abstractmethod
@@ -1248,8 +1274,10 @@ class Store(ABC):
     def drop(self, queue: str) -> None:
         """Remove the queue: its messages, reservations, history, statistics and notes.
 
-        Staged messages stay. A pause ends. A queue that does not exist is no error.
+        Staged messages stay. A pause ends. A queue that does not exist is no error. Raises
+        `OptionError` for an invalid queue.
         """
+        self.check_queue(queue)
         self._attempt(self._drop, queue)
         for key, note in self._attempt(self._notes, queue_note_key(queue)).items():  # damaged ones too
             left: RawNote | None = note
@@ -1277,9 +1305,11 @@ class Store(ABC):
 
     def check_queue(self, queue: str) -> None:
         """Raise `OptionError` if the database forbids the name."""
-        if not queue or "\0" in queue or len(queue.encode()) > 200:
+        size = len((source_queue(queue) or queue).encode(errors="replace"))
+        if not size or size > MAX_QUEUE_BYTES or "\0" in queue or not is_text(queue):
             raise OptionError(
-                f"{queue!r} cannot name a queue: 1 to 200 bytes without the character NUL",
+                f"{cut_text(queue, 2 * MAX_QUEUE_BYTES)!r} cannot name a queue: 1 to {MAX_QUEUE_BYTES} bytes "
+                "(.dead at the end does not count) of UTF-8 without the character NUL",
                 option="queue",
                 queue=queue,
             )

@@ -17,7 +17,15 @@ import pyarrow.compute as pc
 from spark_queue.errors import OptionError, StoreError
 from spark_queue.messages.buckets import Record, are_buckets
 from spark_queue.messages.columns import milliseconds
-from spark_queue.messages.json_text import clean_text
+from spark_queue.messages.dead_letter import (
+    DEAD_AT_HEADER,
+    ERROR_HEADER,
+    FROM_HEADER,
+    MAX_REASON_BYTES,
+    TRIES_HEADER,
+    cut_text,
+)
+from spark_queue.messages.json_text import clean_text, is_text
 from spark_queue.messages.schema import MAX_DURATION_MS
 from spark_queue.stores.note_shapes import fault_of
 
@@ -31,9 +39,6 @@ CheckState = Literal["good", "worry", "bad"]
 #: there are none. Without `holds`, other programs of the layout release reserved messages before
 #: their lease ends.
 LayoutFeature = Literal["order", "ids", "payloads", "buckets", "holds"]
-
-#: The headers that a dead letter gets: see `DeadLetterInfo`.
-ERROR_HEADER, FROM_HEADER, DEAD_AT_HEADER, TRIES_HEADER = "x-error", "x-dl-from-queue", "x-dl-t", "x-dl-tries"
 
 #: How many messages of a state are counted where a count must be quick: see `Store.sizes`.
 COUNT_LIMIT = 10_000
@@ -194,6 +199,14 @@ class Condition:
     op: Literal["=", "<", "<=", ">", ">=", "in"]
     value: str | int | tuple[str | int, ...]
 
+    def possible(self) -> Condition:
+        """Return the same for values that a message can have: see `possible_ids`."""
+        if self.column != "id" or is_text("".join(map(str, self.values))):
+            return self
+        if self.op in ("=", "in"):
+            return Condition(self.column, "in", tuple(possible_ids(list(map(str, self.values))) or ()))
+        return Condition(self.column, self.op, clean_text(str(self.value)))
+
     @property
     def values(self) -> tuple[str | int, ...]:
         """The value, or all of those for `in`."""
@@ -213,10 +226,13 @@ class DeadLetterInfo:
     history: int = 0
 
     def headers(self, queue: str, tries: int, now: int) -> dict[str, str]:
-        """Return the headers of a message that leaves `queue` at `now` (ms) after `tries` tries."""
+        """Return the headers of a message that leaves `queue` at `now` (ms) after `tries` tries.
+
+        A long reason is cut.
+        """
         moment = datetime.fromtimestamp(now / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         headers = {FROM_HEADER: queue, DEAD_AT_HEADER: moment, TRIES_HEADER: str(tries + self.failed)}
-        return headers if self.reason is None else headers | {ERROR_HEADER: clean_text(self.reason)}
+        return headers if self.reason is None else headers | {ERROR_HEADER: cut_text(self.reason, MAX_REASON_BYTES)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +288,11 @@ def filter_rows(batch: pa.RecordBatch, where: Sequence[Condition], *, or_buckets
             fits = pc.or_(fits, are_buckets(batch.column("id")))
         batch = batch.filter(fits)
     return batch
+
+
+def possible_ids(ids: Sequence[str] | None) -> Sequence[str] | None:
+    """Return those of these ids that a message can have: UTF-8 has no half of a surrogate pair."""
+    return ids if ids is None or is_text("".join(ids)) else [one for one in ids if is_text(one)]
 
 
 def check_tag(tag: str) -> None:

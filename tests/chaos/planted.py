@@ -173,6 +173,42 @@ BUGS: dict[str, Bug] = {
         "        return set()",
         "tests/stores/support/test_damaged_crashes.py::test_burying_is_completed_whatever_request_fails",
     ),
+    "a dead letter keeps all headers": Bug(
+        "messages/headers.py",
+        "        elif size <= left and number < HEADER_COUNT_LIMIT:\n",
+        "        else:\n",
+        "tests/messages/test_dead_letter.py::test_what_does_not_fit_into_headers_is_in_the_payload",
+    ),
+    "headers without bounds": Bug(
+        "messages/rules.py",
+        '        broken = find_unfit(batch.column("headers")) | broken\n',
+        "        pass\n",
+        "tests/messages/test_bounds.py::test_headers_have_bounds",
+    ),
+    "a dead letter has one form": Bug(
+        "messages/dead_letter.py",
+        "            if not error.rows:\n",
+        "            if error:\n",
+        "tests/spark/write/test_limits.py::test_each_message_arrives_or_is_a_dead_letter",
+    ),
+    "an id is sent as an operator": Bug(
+        "stores/mongodb/keys.py",
+        " and _can_be_key(key):\n",
+        ":\n",
+        "tests/stores/test_limits.py::test_an_id_that_no_message_has_finds_none",
+    ),
+    "a bucket is refused as a whole": Bug(
+        "stores/base.py",
+        "                if not (error.rows and has_buckets(records)):\n",
+        "                if True:\n",
+        "tests/stores/test_limits.py::test_a_bucket_that_a_database_cannot_hold_is_split",
+    ),
+    "a dead letter has no room for its reason": Bug(
+        "stores/mongodb/store.py",
+        "        return [moved if death is None else fit_letter(moved)]\n",
+        "        return [moved]\n",
+        "tests/stores/test_limits.py::test_a_document_without_room_for_the_reason_becomes_a_dead_letter",
+    ),
     "committed when it is read": Bug(
         "spark/read/fetch.py",
         "        _check_fetched(store, options, fetch_range, rows)\n",

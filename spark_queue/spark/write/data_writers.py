@@ -13,6 +13,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 from pyspark.sql.types import Row, StructType
 
 from spark_queue.errors import MessageError, SchemaError, did_you_mean
+from spark_queue.messages.dead_letter import put_letters
 from spark_queue.messages.ids import new_id_array
 from spark_queue.messages.rules import NOT_JSON, NOT_TEXT
 from spark_queue.options.queue_options import QueueOptions
@@ -21,7 +22,7 @@ from spark_queue.spark.encode import (
     NewIds,
     batches_of,
     coalesce_batches,
-    dead_letter_rows,
+    dead_letters_of,
     encode_pushes,
     filter_encoded,
     target_column,
@@ -141,7 +142,8 @@ class Push(WriteOperation):
                     raise _add_remedy(error) from error
                 bad = pa.array(list(error.rows))
                 reasons = list(error.rows.values())
-                put(self.options.dead_letter_queue_of(queue), dead_letter_rows(queue, rows.take(bad), reasons))
+                dead = self.options.dead_letter_queue_of(queue)
+                put_letters(partial(put, dead), dead_letters_of(queue, rows.take(bad), reasons))
                 rows, faults = rows.filter(pc.invert(pc.is_in(pa.array(range(rows.num_rows)), bad))), {}
                 done.dead_letters += len(bad)
             else:

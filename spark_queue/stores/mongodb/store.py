@@ -27,6 +27,7 @@ blocks reserves of its queue, moves to its target, and drops of either queue. No
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import re
@@ -36,7 +37,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any, ClassVar, TypeVar
-from urllib.parse import parse_qsl, unquote_plus
+from urllib.parse import parse_qsl, unquote_plus, urlsplit
 
 import pyarrow as pa
 import pymongo
@@ -75,6 +76,7 @@ from spark_queue.messages.buckets import Record, is_bucket, select_records
 from spark_queue.messages.json_text import dump_json
 from spark_queue.messages.schema import MAX_TIME_MS
 from spark_queue.options.masking import cause_without_secrets, is_harmless, mask, parameter_name, scrub
+from spark_queue.options.queue_names import dead_letter_queue
 from spark_queue.options.url import StoreUrl
 from spark_queue.stores.base import PAGE_ROWS, QUEUES_CHUNK, chunked, rejected_rows_error
 from spark_queue.stores.mongodb.beside import SIGNALS, STATS, Beside, check_places
@@ -130,8 +132,9 @@ from spark_queue.stores.mongodb.documents import (
     to_date,
     to_documents,
 )
-from spark_queue.stores.mongodb.keys import filters_greater, id_of, key_of, sort_key
+from spark_queue.stores.mongodb.keys import filters_greater, find_other_texts, id_of, key_of, sort_key
 from spark_queue.stores.mongodb.marks import HINTED_AGE, INSERT_AGE, Form, Mark, Marks, is_missing_index, queue_form
+from spark_queue.stores.mongodb.oversize import MAX_LETTER_BYTES, fit_letter, fits
 from spark_queue.stores.mongodb.signals import MongoSubscription
 from spark_queue.stores.mongodb.stages import INTERRUPTED, OWN_PREFIX, STAGED, Stages
 from spark_queue.stores.services.listener import Subscription
@@ -160,6 +163,8 @@ from spark_queue.stores.types import (
 
 T = TypeVar("T")
 
+log = logging.getLogger(__name__)
+
 #: Options of the driver, unless the URL sets them: how long to wait (ms) for a server and for a
 #: free connection of the pool; an acknowledged write is durable.
 DEFAULTS: dict[str, Any] = {
@@ -182,12 +187,18 @@ NOTES, MAJORITY = "notes", ReadConcern("majority")
 #: it wants.
 MAX_SKIP_DOUBLINGS = 6
 
+#: Most bytes of the name of a collection, with that of its database.
+MAX_NAMESPACE_BYTES = 255
+
 #: Seconds until a killed command has stopped.
 KILL_DELAY = 0.1
 
 #: Error codes of the server.
 AUTHENTICATION_FAILED, UNAUTHORIZED, ATLAS_ERROR = 18, 13, 8000
 MAJORITY_NOT_KNOWN_YET, QUERY_PLAN_KILLED = 134, 175
+
+#: Error code of the server: an update would make a document too large.
+DOCUMENT_TOO_LARGE = 17419
 
 #: Error codes of a server that steps down, shuts down, or is no primary. The driver knows them, but
 #: not if a write has begun and waits for the majority. Its outcome is then unknown.
@@ -247,13 +258,20 @@ class MongoStore(SignallingStore):
     _bucket_ids: ClassVar[Filter | Regex[str]] = BUCKET_IDS
     _key_of = staticmethod(key_of)
     _count_messages = staticmethod(count_messages)
-    _moved_document = staticmethod(moved_document)
     _to_documents = staticmethod(to_documents)
 
     @staticmethod
     def _id_of(document: Document) -> str:
         """Return the id of a record, from its `_id_fields`."""
         return id_of(document["_id"])
+
+    @staticmethod
+    def _moved_documents(
+        document: Document, queue: str, pending_tries: int, death: DeadLetterInfo | None, now: int
+    ) -> list[Document]:
+        """Return the documents that a document becomes in another queue: see `moved_document`."""
+        moved = moved_document(document, queue, pending_tries, death, now)
+        return [moved if death is None else fit_letter(moved)]
 
     @staticmethod
     def _pages(documents: Iterable[Document], limit: int) -> Iterator[DocumentPage]:
@@ -296,6 +314,7 @@ class MongoStore(SignallingStore):
     def __init__(self, url: str, *, retry_timeout: int = 5_000) -> None:
         super().__init__(url, retry_timeout=retry_timeout)
         self._own_prefix = OWN_PREFIX  # the prefix of our own collections
+        self._database_name = unquote_plus(urlsplit(self._address.url).path[1:]).partition(".")[0]
         self._lock: threading.Lock
         add_lock(self, "_lock")
         self._client: MongoClient[Document] | None = None
@@ -333,6 +352,15 @@ class MongoStore(SignallingStore):
             raise OptionError(
                 f"{queue!r} cannot name a queue: the name of a MongoDB collection has no $, no dot at its ends, no "
                 f"two dots in a row, and does not begin with 'system.', nor with {OWN_PREFIX!r}, which is taken",
+                option="queue",
+                queue=queue,
+            )
+
+        place = f"{self._database_name}.{self._collection_name(queue)}"
+        if len(place.encode()) > MAX_NAMESPACE_BYTES:
+            raise OptionError(
+                f"{queue!r} cannot name a queue here: with the name of the database, its collection has "
+                f"{len(place.encode())} bytes, and MongoDB allows {MAX_NAMESPACE_BYTES}",
                 option="queue",
                 queue=queue,
             )
@@ -511,6 +539,8 @@ class MongoStore(SignallingStore):
         standalone server.
         """
         now, transactions = self._hello()
+        if same := find_other_texts(batch.column("id")):
+            raise rejected_rows_error(queue, batch, same)
         documents = self._documents(queue, batch, now)
         if not transactions and any(self._rows_field in one for one in documents):
             raise StoreError(
@@ -580,8 +610,13 @@ class MongoStore(SignallingStore):
             # Messages that another client has just reserved no longer match. Then another round
             # follows.
             query = {**due, "_id": {"$in": keys}}
-            with self._killable_session() as session:
-                taken: int = collection.update_many(query, claim, session=session, **ID_HINT).modified_count
+            try:
+                with self._killable_session() as session:
+                    taken: int = collection.update_many(query, claim, session=session, **ID_HINT).modified_count
+            except OperationFailure as error:
+                if error.code != DOCUMENT_TOO_LARGE or not self._bury_full_documents(queue, query):
+                    raise
+                return self._claim(queue, tag, limit, target, lease, before)
             claimed += taken
             if taken < len(keys):
                 collisions += 1
@@ -589,6 +624,24 @@ class MongoStore(SignallingStore):
             if rows != len(keys):
                 extra = self._extra_messages(collection, {**FENCED, "_tag": tag})
         return Claim(claimed + extra, oversized_bucket)
+
+    def _bury_full_documents(self, queue: str, query: Filter) -> int:
+        """Make dead letters of documents that have no room for a reservation; return their number.
+
+        Only other programs insert such documents. Raises `OptionError` if the name of the
+        dead-letter queue is not allowed.
+        """
+        full = {"$and": [query, {"$expr": {"$gt": [{"$bsonSize": "$$ROOT"}, MAX_LETTER_BYTES]}}]}
+        found = self._queue_view(queue).find(full, self._id_fields, **ID_HINT)
+        selection = Selection(ids=[self._id_of(one) for one in found])
+        reason = "its document has no room for the fields of a reservation: MongoDB's limit is 16 MiB"
+        dead = dead_letter_queue(queue)
+        moved = self._move(queue, dead, selection, DeadLetterInfo(reason)) if selection.ids else 0
+        if moved:
+            self.count(queue, deadletter=moved)
+            self.count(dead, put=moved)
+            log.warning("%s of queue %s too large to be reserved: moved to %s", plural(moved, "message"), queue, dead)
+        return moved
 
     def _extra_messages(self, queue: Collection[Document], query: Filter, limit: int | None = None) -> int:
         """Return how many more messages than records match a filter: buckets hold many.
@@ -851,19 +904,27 @@ class MongoStore(SignallingStore):
                     documents = next((page.documents for page in self._pages(cursor, TRANSACTION_CHUNK)), [])
                 copied = [one["_id"] for one in documents]
                 new_documents = [
-                    self._moved_document(one, queue, state.pending_tries, dead_letter, now) for one in documents
+                    new
+                    for one in documents
+                    for new in self._moved_documents(one, queue, state.pending_tries, dead_letter, now)
                 ]
                 if session is None:
                     insert(target, new_documents, count=self._count_messages)
                 else:
-                    insert_new(target, copied, new_documents, session, self._count_messages)
+                    new_keys = [one["_id"] for one in new_documents]
+                    insert_new(target, new_keys, new_documents, session, self._count_messages)
                 if copied:
                     self._marks.note_insert(target.name, copied[-1])
+                removed = 0
+                if update:  # the history has no room for one that is too large
+                    large = [one["_id"] for one in documents if not fits(one)]
+                    query["_id"] = {"$in": large}
+                    removed = source.delete_many(query, session=session, **ID_HINT).deleted_count if large else 0
                 query["_id"] = {"$in": copied}  # delete only copied messages
                 if update:
-                    removed = source.update_many(query, update, session=session, **ID_HINT).modified_count
+                    removed += source.update_many(query, update, session=session, **ID_HINT).modified_count
                 else:
-                    removed = source.delete_many(query, session=session, **ID_HINT).deleted_count
+                    removed += source.delete_many(query, session=session, **ID_HINT).deleted_count
                 moved = self._count_messages(copied, documents) if removed == len(copied) else removed
             if copied:  # again: a check within the transaction has not seen them
                 self._marks.note_insert(target.name, copied[-1])

@@ -31,6 +31,7 @@ import pyarrow.compute as pc
 from spark_queue.messages.buckets import count_rows, rows_of
 from spark_queue.messages.columns import build_json_messages, build_messages, header_dicts, with_history
 from spark_queue.messages.ids import SMALL_BATCH
+from spark_queue.messages.payload import text_or_bytes
 from spark_queue.stores.base import PAGE_BYTES, rejected_rows_error
 from spark_queue.stores.support import damaged
 from spark_queue.stores.support.damaged import (
@@ -44,7 +45,6 @@ from spark_queue.stores.support.damaged import (
     parse_tries,
     read_each,
     require,
-    text_or_bytes,
 )
 
 LARGEST_DOCUMENT = (512 << 20) - 4096  #: bytes: it must fit into one argument (`proto-max-bulk-len`)
