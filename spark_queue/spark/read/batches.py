@@ -280,7 +280,7 @@ class Batches:
         limit, before = self._prefetch_limits
         if not limit or (self.isolation and self.isolation.may_have_parked):
             return
-        if sum(end.get("rows", [])) < self.reserver.possible_rows(self._limit):
+        if not self.reserver.is_full(sum(end.get("rows", [])), self._limit):
             return
         # Only messages that are due by now, so none that this batch releases one by one: a retried
         # task releases these again, which must change nothing.

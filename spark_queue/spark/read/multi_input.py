@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypedDict
 
@@ -22,6 +23,7 @@ from spark_queue.options.values import EXACTLY_ONCE
 from spark_queue.spark.read.delivery import mark_delivery
 from spark_queue.spark.read.fetch import FetchRange, ZippedRange
 from spark_queue.spark.read.log_input import LogInput
+from spark_queue.spark.read.memory_limit import MemoryLimit
 from spark_queue.spark.read.offsets import OFFSET_VERSION, READABLE_VERSIONS, Offset, delivery_of, new_consumer
 from spark_queue.spark.read.pacing import Stopwatch
 from spark_queue.spark.read.queue_input import QueueInput
@@ -111,8 +113,12 @@ class MultiInputPlanner:
         self.members: dict[str, QueueInput | LogInput] = {}
         self.queues: dict[str, QueueInput] = {}
         self._logs: dict[str, LogInput] = {}
+        # The rows of all inputs together fit into memory. With `alts`, a batch has one input.
+        share = MemoryLimit(options).batch_bytes(0)
+        if share is not None and options.combine == ZIP:
+            share = max(1, share // len(options.inputs))
         for binding in options.inputs:
-            one = options.for_input(binding)
+            one = replace(options.for_input(binding), max_bytes_per_trigger=share)
             if one.mode == LOG:
                 self.members[binding] = self._logs[binding] = LogInput(one)
             else:
