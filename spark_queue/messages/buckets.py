@@ -171,7 +171,7 @@ class ClaimLimit:
         return ClaimLimit(self.rows - rows, self.target - rows, left, self.allow_empty or rows > 0)
 
     def rows_in(self, bucket: str) -> int:
-        """Return how many messages of a bucket are about within the limit, if not all of them are."""
+        """Return about how many messages of a bucket are within the limit, if not all of them."""
         rows, size = rows_of(bucket), _parse_bytes(bucket)
         fitting = rows // 2 if size is None else rows * (self.bytes or 0) // max(1, size)
         return self.rows if self.bytes is None else max(1, min(self.rows, fitting, rows - 1))
@@ -263,7 +263,7 @@ def build_bucket(rows: pa.RecordBatch, settings: Buckets) -> pa.RecordBatch:
 
 
 def text_bytes(rows: pa.RecordBatch) -> int:
-    """Return the bytes of ids, payloads and headers: the same for equal rows, however they are held."""
+    """Return the bytes of ids, payloads and headers: the same for equal rows in any memory layout."""
     headers = rows.column("headers")
     first, last = headers.offsets[0].as_py(), headers.offsets[-1].as_py()
     parts = [one.slice(first, last - first) for one in (headers.keys, headers.items)]

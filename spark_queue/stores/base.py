@@ -393,7 +393,7 @@ class Store(ABC):
             claims.append(self._claim_or_split(queue, f"{tag}/{len(claims)}", within, lease, before))
             left -= min(claims[-1].rows, left)
             if left_bytes is not None:  # those of an earlier attempt were not counted
-                left_bytes = max(0, left_bytes - (share if claims[-1].already_held else claims[-1].bytes))
+                left_bytes = max(0, left_bytes - ((share or 0) if claims[-1].already_held else claims[-1].bytes))
             if claims[-1].full:
                 full = True
                 if len(claims) == len(shares) < partitions:

@@ -89,9 +89,7 @@ records = st.lists(st.tuples(st.integers(1, 6), st.integers(0, 9)), max_size=12)
 def test_what_fits_is_taken_in_order_and_never_too_much(records, limit, enough, most, allow_empty):
     """A message is larger than the limit only if it is the first, and one must be taken."""
     weights, sizes = [one for one, _ in records], [size for _, size in records]
-    ids = [
-        f"\x7f{n}\x7f{weight}\x7fabc+{sizes[n]}" if weight > 1 else str(n) for n, weight in enumerate(weights)
-    ]
+    ids = [f"\x7f{n}\x7f{weight}\x7fabc+{sizes[n]}" if weight > 1 else str(n) for n, weight in enumerate(weights)]
     rows_of_all = zip(range(len(ids)), ids, sizes, strict=True)
     found = select_records(rows_of_all, ClaimLimit(limit, enough, most, allow_empty))
     taken = len(found.keys)
@@ -130,8 +128,8 @@ def test_a_bucket_that_is_too_large_is_split_until_it_fits_or_is_one_message(row
 
 @pytest.mark.parametrize(
     ("end", "expected"),
-    [("+12", 12), ("", MAX_BUCKET_BYTES), ("+", MAX_BUCKET_BYTES), ("+1x", MAX_BUCKET_BYTES), ("+" + "9" * 13, MAX_BUCKET_BYTES)],
-)  # fmt: skip
+    [("+12", 12), *((end, MAX_BUCKET_BYTES) for end in ("", "+", "+1x", "+" + "9" * 13))],
+)
 def test_a_bucket_without_its_bytes_counts_as_a_full_one(end, expected):
     assert bytes_of(f"\x7f+7\x7f3\x7f0123456789abcdef{end}", 100) == expected
     assert bytes_of("+7", 100) == 100, "an id of a message says nothing"

@@ -21,6 +21,7 @@ import math
 import time
 from collections.abc import Callable
 
+from spark_queue.errors import FencedError, StoreError
 from spark_queue.messages.schema import MAX_TIME_MS
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.read.abandoned import AbandonedEpochs
@@ -52,6 +53,9 @@ GUESSED = 3
 #: The lease (ms), until it is started, of a batch that then gets an unlimited lease, and the
 #: shortest one of others. Until then, Spark only writes a file.
 UNSTARTED_LEASE, SHORTEST_UNSTARTED_LEASE = 120_000, 30_000
+
+#: How long (ms) to retry to note the end of a process: Spark waits for it.
+LEAVE_TIMEOUT = 1_000
 
 
 class Batches:
@@ -271,7 +275,7 @@ class Batches:
                 log.warning(DROPPED_MESSAGE, rows, self.queue)
             return False
         if self.isolation and self._replayed_seq != end["seq"]:
-            self.isolation.handle_rerun(tag)
+            self.isolation.handle_rerun(tag, self.ownership.deaths)
         self._replayed_seq = end["seq"]
         return True
 
@@ -338,6 +342,19 @@ class Batches:
         log.debug("committed %d messages of %s under %s", removed, self.queue, tag)
         self._store.write_counts()  # Spark ends the process of a finished run with a signal
         return removed
+
+    def leave(self) -> None:
+        """Note that this process ends in order, so that its batch does not count as its death.
+
+        If that fails, or takes long, it does.
+        """
+        self._store.retry_timeout = LEAVE_TIMEOUT
+        try:
+            self.ownership.leave()
+        except FencedError:
+            pass  # another process is the owner
+        except StoreError as error:
+            log.warning("could not note the end of this process: %s", error)
 
     def close(self) -> None:
         """Release the prefetched batch, and stop the heartbeat.

@@ -608,7 +608,7 @@ class MongoStore(SignallingStore):
             return SAMPLED_RECORDS
         by = self._hint(queue, READY_INDEX)
         cursor = queue.find(due, DOCUMENT_BYTES, limit=SAMPLED_RECORDS, **by)
-        sizes = [one["bytes"] for one in cursor.sort(WAITING_ORDER)]
+        sizes: list[int] = [one["bytes"] for one in cursor.sort(WAITING_ORDER)]
         mean = sum(sizes) // max(1, len(sizes)) + 1
         return max(SAMPLED_RECORDS, min(COMMAND_CHUNK, 2 * (limit.bytes or 0) // mean))
 

@@ -122,13 +122,15 @@ class ConsumerState:
 
     `number`: how many processes have run it. `started`: the batch that was started last, or `None`.
     `owner`: the process that runs it, or ran it last; `None` if it was released manually.
-    `reserved`: the last batch that was reserved with exactly-once, or `None`.
+    `reserved`: the last batch that was reserved with exactly-once, or `None`. `deaths`: how many
+    processes died after they had started or repeated the batch `started`.
     """
 
     number: int = 0
     started: Batch | None = None
     owner: Owner | None = None
     reserved: Batch | None = None
+    deaths: int = 0
 
     @classmethod
     def from_note(cls, note: Note) -> ConsumerState:
@@ -144,8 +146,9 @@ class ConsumerState:
             )
         started, owner, reserved = facts["started"], facts["owner"], facts.get("reserved")
         return cls(
-            facts["number"], started and Batch(*started), owner and Owner(**owner), reserved and Batch(*reserved)
-        )
+            facts["number"], started and Batch(*started), owner and Owner(**owner), reserved and Batch(*reserved),
+            facts.get("deaths", 0),
+        )  # fmt: skip
 
     @property
     def note_value(self) -> dict[str, Any]:
@@ -156,7 +159,9 @@ class ConsumerState:
             "started": self.started and list(self.started),
             "owner": self.owner and asdict(self.owner),
         }
-        return value | {"reserved": list(self.reserved)} if self.reserved else value
+        if self.reserved:
+            value["reserved"] = list(self.reserved)
+        return value | {"deaths": self.deaths} if self.deaths else value
 
     def alive_owner(self, now: int) -> Owner | None:
         """Return the owner if it counts as alive at `now` (ms), else `None`."""

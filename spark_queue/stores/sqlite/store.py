@@ -436,7 +436,9 @@ class SqliteStore(Store):
             select_each = _has_free_bucket(db, queue_id)
             if limit.bytes is not None and not select_each:
                 # One sum for all, which takes a tenth of the time of the update. Usually they fit.
-                (size,) = db.execute(f"SELECT total(size) FROM (SELECT {RECORD_BYTES} AS size {free})", values).fetchone()
+                (size,) = db.execute(
+                    f"SELECT total(size) FROM (SELECT {RECORD_BYTES} AS size {free})", values
+                ).fetchone()
                 select_each = size > limit.bytes
             if select_each:
                 size_column = "0" if limit.bytes is None else RECORD_BYTES

@@ -160,7 +160,7 @@ class Log:
         return self._cut_ranges(metadata, start, end.position - start.position)
 
     def count_fitting(self, ranges: Sequence[LogRange], max_bytes: int) -> tuple[int, int]:
-        """Return how many of the first messages of ranges have at most `max_bytes`, and their bytes.
+        """Return how many messages of ranges fit into `max_bytes`, in order, and their bytes.
 
         At least one message, however large it is. No payload is read.
         """
