@@ -263,7 +263,7 @@ def build_bucket(rows: pa.RecordBatch, settings: Buckets) -> pa.RecordBatch:
 
 
 def text_bytes(rows: pa.RecordBatch) -> int:
-    """Return the bytes of ids, payloads and headers: the same for equal rows in any memory layout."""
+    """Return the bytes of ids, payloads and headers: the same number for equal rows."""
     headers = rows.column("headers")
     first, last = headers.offsets[0].as_py(), headers.offsets[-1].as_py()
     parts = [one.slice(first, last - first) for one in (headers.keys, headers.items)]

@@ -248,7 +248,7 @@ BUGS: dict[str, Bug] = {
     ),
     "a clean stop is a death": Bug(
         "stores/services/ownership.py",
-        "last.token != self.token and not last.leaves\n",
+        "last.token != self.token and not standing.ended\n",
         "last.token != self.token\n",
         "tests/spark/read/test_deaths.py::test_clean_stops_do_not_count",
     ),

@@ -19,6 +19,12 @@ from tests.command_line import Run
 KB = 1024
 
 
+def state_of(store, queue, consumer):
+    state = load_consumer_state(store, queue, consumer)
+    assert state is not None
+    return state
+
+
 def test_each_batch_of_a_query_fits_into_its_bytes(q):
     """As with foreachBatch(collect), whose process would die of a batch that is too large."""
     with Queue(q.url, q.name) as queue:
@@ -48,12 +54,12 @@ def test_a_query_that_was_stopped_within_a_batch_did_not_die_of_it(q):
             stopping.start()
             with open_store(q.url) as store:
                 ((_, consumer, _),) = consumers(store, q.name)
-                wait_until(lambda: load_consumer_state(store, q.name, consumer).owner.leaves)
+                wait_until(lambda one=consumer, store=store: state_of(store, q.name, one).ended)
             goes_on.set()
             stopping.join()
         assert rows == [100]
         with open_store(q.url) as store:
-            assert load_consumer_state(store, q.name, consumer).deaths == 0
+            assert state_of(store, q.name, consumer).deaths == 0
 
 
 PROGRAM = """

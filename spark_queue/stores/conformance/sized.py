@@ -22,7 +22,7 @@ def push_sizes(store: Store, queue: str, sizes: Sequence[int]) -> None:
 
 
 def numbers(store: Store, queue: str, tag: str, reserved: Reserved) -> list[int]:
-    """Return the numbers of the messages of a batch, in order; those of a partition are in order."""
+    """Return the numbers of the messages of a batch, in order."""
     pages = (store.fetch(queue, f"{tag}/{part}") for part in range(len(reserved.rows)))
     return [int(one["n"]) for page in pages for one in payloads_of(page)]
 

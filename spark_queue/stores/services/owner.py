@@ -123,7 +123,8 @@ class ConsumerState:
     `number`: how many processes have run it. `started`: the batch that was started last, or `None`.
     `owner`: the process that runs it, or ran it last; `None` if it was released manually.
     `reserved`: the last batch that was reserved with exactly-once, or `None`. `deaths`: how many
-    processes died after they had started or repeated the batch `started`.
+    processes died after they had started or repeated the batch `started`. `ended`: whether the owner
+    has ended in order, so that its end is no death.
     """
 
     number: int = 0
@@ -131,6 +132,7 @@ class ConsumerState:
     owner: Owner | None = None
     reserved: Batch | None = None
     deaths: int = 0
+    ended: bool = False
 
     @classmethod
     def from_note(cls, note: Note) -> ConsumerState:
@@ -147,7 +149,7 @@ class ConsumerState:
         started, owner, reserved = facts["started"], facts["owner"], facts.get("reserved")
         return cls(
             facts["number"], started and Batch(*started), owner and Owner(**owner), reserved and Batch(*reserved),
-            facts.get("deaths", 0),
+            facts.get("deaths", 0), facts.get("ended", False),
         )  # fmt: skip
 
     @property
@@ -161,7 +163,9 @@ class ConsumerState:
         }
         if self.reserved:
             value["reserved"] = list(self.reserved)
-        return value | {"deaths": self.deaths} if self.deaths else value
+        if self.deaths:
+            value["deaths"] = self.deaths
+        return value | {"ended": True} if self.ended else value
 
     def alive_owner(self, now: int) -> Owner | None:
         """Return the owner if it counts as alive at `now` (ms), else `None`."""

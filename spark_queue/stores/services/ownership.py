@@ -29,6 +29,7 @@ import time
 import uuid
 from copy import copy
 from dataclasses import replace
+from typing import Any
 
 from spark_queue.errors import CheckpointError, FencedError
 from spark_queue.stores.base import Store
@@ -97,9 +98,9 @@ class Ownership:
                         self.consumer, self.queue, owner,
                     )  # fmt: skip
                 last = standing.owner  # none if it was released manually
-                died = last is not None and last.token != self.token and not last.leaves
+                died = last is not None and last.token != self.token and not standing.ended
                 self.number, self.deaths = standing.number + 1, standing.deaths + died
-                if self._write(note, replace(standing, number=self.number, deaths=self.deaths)):
+                if self._write(note, replace(standing, number=self.number, deaths=self.deaths, ended=False)):
                     return
                 continue
             if seen is not None and note != seen and not owner.leaves:  # the owner has renewed it
@@ -235,16 +236,19 @@ class Ownership:
 
     def forget_deaths(self) -> None:
         """Count deaths from 0 again. Raises `FencedError` as `check` does."""
-        while True:
-            standing = self.check()
-            if self._write(self._seen, replace(standing, deaths=0)):
-                self.deaths = 0
-                return
+        self._change(deaths=0)
+        self.deaths = 0
 
     def leave(self) -> None:
         """Note that this process ends in order. Raises `FencedError` as `check` does."""
         self._leaving.set()
-        self.renew()
+        self._change(ended=True)
+
+    def _change(self, **fields: Any) -> None:
+        while True:
+            standing = self.check()
+            if self._write(self._seen, replace(standing, **fields)):
+                return
 
     def renumber(self) -> None:
         """Get the next number, as another process would. Raises `FencedError` as `check` does."""

@@ -3,9 +3,9 @@
 A query that replays a batch knows only that it failed. After MAX_FAILED_RUNS failed runs, or after
 MAX_DEATHS deaths of its process, the batch is split: it keeps a part of its messages. The others
 are parked in groups of that size, to become batches later. A group that fails is split at once. A
-message that fails alone is the poison message. With `max_tries`, it runs alone that often, and then moves to
-the dead-letter queue. Without, it is rolled back as failed, with a growing delay. Among 10,000
-messages it is found with four splits.
+message that fails alone is the poison message. With `max_tries`, it runs alone that often, and then
+moves to the dead-letter queue. Without, it is rolled back as failed, with a growing delay. Among
+10,000 messages it is found with four splits.
 
 A note counts the runs of a batch; it is written only when a batch comes again. Tasks add which run
 of their query works on the batch. The driver notes the error of a failed run. So a dead letter has

@@ -44,9 +44,18 @@ def die(url, queue, consumer):
     with open_store(url) as store:
         key = queue_note_key(queue, OWNER_NOTE, consumer)
         note = store.note(key)
+        assert note is not None
         state = ConsumerState.from_note(note)
+        assert state.owner is not None
         dead = replace(state, owner=replace(state.owner, started=1, until=0))
         assert store.set_note(key, dead.note_value, note.version)
+
+
+def state_of(url, queue, consumer):
+    with open_store(url) as store:
+        state = load_consumer_state(store, queue, consumer)
+        assert state is not None
+        return state
 
 
 def fetched(url, name, shares):
@@ -72,9 +81,7 @@ class Query:
     def stops(self):
         self.planner.leave()
         self.planner.close()
-        with open_store(self.url) as store:
-            state = load_consumer_state(store, self.name, self.end["consumer"])
-            assert state.owner.leaves
+        assert state_of(self.url, self.name, self.end["consumer"]).ended
         die(self.url, self.name, self.end["consumer"])  # it has ended, too
 
     def starts(self):
@@ -127,8 +134,7 @@ def test_deaths_are_those_of_one_batch(sqlite_url, name):
                 queue.push_many([{"n": n} for n in range(ROWS)])
             query.end = query.planner.next(query.start, 40)
         query.shares = query.planner.plan(query.start, query.end)
-    with open_store(sqlite_url) as store:
-        assert load_consumer_state(store, name, query.end["consumer"]).deaths == 0
+    assert state_of(sqlite_url, name, query.end["consumer"]).deaths == 0
     query.planner.close()
 
 
@@ -195,8 +201,8 @@ def test_after_that_error_another_start_repeats_the_batch(sqlite_url, name):
 @pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
 def test_several_inputs_name_all_their_queues(sqlite_url, name, delivery):
     for queue in (f"{name}.a", f"{name}.b"):
-        with Queue(sqlite_url, queue) as one:
-            one.push_many([{"n": n} for n in range(ROWS)])
+        with Queue(sqlite_url, queue) as opened:
+            opened.push_many([{"n": n} for n in range(ROWS)])
     options = {"inputs": json.dumps({"a": f"{name}.a", "b": f"{name}.b"}), "delivery": delivery}
     planner = planner_of(sqlite_url, name, **options)
     start = planner.initial
@@ -231,9 +237,9 @@ def test_a_note_of_an_earlier_version_has_no_deaths(sqlite_url, name):
     with open_store(sqlite_url) as store:
         claim = Ownership(store, name, "c/1")
         claim.take()
-        key = queue_note_key(name, OWNER_NOTE, "c/1")
-        assert "deaths" not in store.note(key).value
-        assert load_consumer_state(store, name, "c/1").deaths == 0
+        (note,) = store.notes(queue_note_key(name, OWNER_NOTE, "")).values()
+        assert not {"deaths", "ended"} & set(note.value)
+    assert state_of(sqlite_url, name, "c/1") == ConsumerState.from_note(note)
 
 
 def test_a_process_that_lost_its_consumer_leaves_without_a_word(sqlite_url, name):
@@ -246,4 +252,4 @@ def test_a_process_that_lost_its_consumer_leaves_without_a_word(sqlite_url, name
         assert other.deaths == 1
         with pytest.raises(FencedError):
             claim.leave()
-        assert not load_consumer_state(store, name, "c/1").owner.leaves
+        assert not state_of(sqlite_url, name, "c/1").ended

@@ -1,4 +1,4 @@
-"""A batch has no more bytes than fit into memory: the first one, one whose messages grow, any source. Without Spark."""
+"""A batch has no more bytes than fit into memory: the first one, and one whose messages grow. Without Spark."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def bytes_of_batch(url, name, end):
     """Return the bytes of the payloads of a batch."""
     with open_store(url) as store:
         tags = [one.tag for one in store.reservations(name, f"{end['consumer']}/{end['seq']}.1")]
-        pages = (page for tag in tags for page in store.peek_reserved(name, tag))
-        return sum(len(one.payload["x"]) for page in pages for one in messages(page))
+        pages = [page for tag in tags for page in store.peek_reserved(name, tag)]
+        return sum([len(one.payload["x"]) for page in pages for one in messages(page)])
 
 
 @pytest.fixture

@@ -9,19 +9,14 @@ from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
-from spark_queue import Buckets, Queue, open_store
-from spark_queue.messages.message import pushes
+from spark_queue import Queue, open_store
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.spark.read import memory_limit, reserver
+from spark_queue.spark.read import reserver
 from spark_queue.spark.read.batch_size import FIRST_ROWS, MAX_ROWS
 from spark_queue.spark.read.consumer import Consumer
 from spark_queue.spark.read.fair_share import COUNT_INTERVAL
-from spark_queue.spark.read.limits import ALL_ROWS
-from spark_queue.spark.read.log_reader import LogReader
-from spark_queue.spark.read.memory_limit import MemoryLimit
 from spark_queue.spark.read.multi_input import MultiInputPlanner
 from spark_queue.spark.read.pacing import UNSEEN_TRIGGER, Pacer, Trigger
 from tests.spark.drive import Query, source
