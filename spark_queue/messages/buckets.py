@@ -12,8 +12,8 @@ see `Store`.
 
 `first-id` is the id of the first message: buckets that are due at the same moment keep the order in
 which they were pushed. `digest` is that of the bytes, which are verified before they are read
-(`arrow_bytes.py`). `bytes` is the size of its messages in memory, where they are not compressed: a
-reserve with a limit of bytes needs it. Older buckets do not have it.
+(`arrow_bytes.py`). `bytes` is the size of its messages without compression: a reserve with
+a limit of bytes needs it. Older buckets do not have it.
 
 A message has the tries of its bucket, matures with it, and has its headers in addition to its own.
 """

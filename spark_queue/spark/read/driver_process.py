@@ -1,4 +1,4 @@
-"""Tell the end of a query from the death of its driver, in the driver's reader process.
+"""Distinguish the end of a query from the death of its driver, in the driver's reader process.
 
 If a query ends, Spark sends its reader a signal: after `query.stop()`, `spark.stop()` or an error
 of the query. It does so also while it shuts down because the Python program was killed. So the

@@ -13,9 +13,9 @@ PARTITION_BYTES = 64 << 20
 class MemoryLimit:
     """The most bytes of a batch, and about how many rows they are.
 
-    The database compares the bytes when it reserves a batch, so each batch is within the limit,
-    also the first one, and one whose messages are larger than those before. The number of rows is
-    for the choice of the next size.
+    The database compares the bytes when it reserves a batch. So the first one is within the limit,
+    too, and one whose messages are larger than those before. The number of rows is for the choice
+    of the next size.
     """
 
     def __init__(self, options: QueueOptions) -> None:

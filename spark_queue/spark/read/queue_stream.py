@@ -98,8 +98,8 @@ class QueueStream(PlannedStream[Consumer | MultiInputPlanner]):
     def _on_signal(self, *_: object) -> None:
         """End this process: Spark sends a signal, and does not call `stop`.
 
-        If there is a prefetched batch to release, or the end of a batch in work to note, `stop` is
-        called first, for up to RELEASE_TIMEOUT seconds. An alarm ends a process that is suspended
+        `stop` is called first if there is a prefetched batch to release, or a batch in work: it notes
+        that the process ends in order. It has RELEASE_TIMEOUT seconds. An alarm ends a process that is suspended
         meanwhile, before another one takes over.
         """
         if not self._ending and (self.running is None or not (self.running.has_prefetched or self.running.works)):

@@ -123,8 +123,8 @@ class ConsumerState:
     `number`: how many processes have run it. `started`: the batch that was started last, or `None`.
     `owner`: the process that runs it, or ran it last; `None` if it was released manually.
     `reserved`: the last batch that was reserved with exactly-once, or `None`. `deaths`: how many
-    processes died after they had started or repeated the batch `started`. `ended`: whether the owner
-    has ended in order, so that its end is no death.
+    processes died while they worked on the batch `started`. `ended`: whether the owner has ended in
+    order. Its end is no death then.
     """
 
     number: int = 0

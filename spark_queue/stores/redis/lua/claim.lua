@@ -2,10 +2,12 @@
 -- ARGV: tag, limit, target (the number of messages that is enough), lease (ms; '' never ends),
 -- latest due time (ms), number of messages that earlier calls reserved, most bytes ('': any number),
 -- number of bytes that earlier calls reserved, 1 if the first record may exceed the bytes, else 0.
--- Return {messages reserved by all calls, state, bytes reserved by all calls, id}. The state is
--- 'more' (call again), 'done', 'held' (the tag already holds messages), 'large' (the bucket `id`
--- exceeds the limit) or 'full' (the next record exceeds the bytes; `id` if it is the first, and a
--- bucket).
+-- Return {messages reserved by all calls, state, bytes reserved by all calls, id}. The states:
+-- * 'more': call again.
+-- * 'done'.
+-- * 'held': the tag already holds messages.
+-- * 'large': the bucket `id` exceeds the limit.
+-- * 'full': the next record exceeds the bytes. It is the bucket `id`, if that is the first.
 
 local tag, limit, target, lease = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local last_due, taken = tonumber(ARGV[5]), tonumber(ARGV[6])
