@@ -91,6 +91,17 @@ def count_or_auto(text: str) -> int | None:
     return _word_or(AUTO, count, text)
 
 
+def byte_size(text: str) -> int:
+    """Return the bytes of a size such as `1048576`, `512k`, `64m` or `2g`, as Spark reads sizes.
+
+    Raises `ValueError` for other text, and for 0.
+    """
+    match = re.fullmatch(r"\s*(\d{1,15})\s*(?:([kmgt])?(?:i?b)?)\s*", text.lower())
+    if match is None or not int(match[1]):
+        raise ValueError("a size such as 512k, 64m, 2g, or a number of bytes")
+    return int(match[1]) << {"k": 10, "m": 20, "g": 30, "t": 40}.get(match[2] or "", 0)
+
+
 def target(text: str) -> int:
     """Return the ms that a batch may take. Raises `ValueError` below 100 ms."""
     return _at_least_100_ms(duration(text))

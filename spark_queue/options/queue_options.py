@@ -23,6 +23,7 @@ from spark_queue.options.masking import HIDDEN, mask, mask_if_url, masked_repr
 from spark_queue.options.parsers import (
     batch_number,
     bucket_rows,
+    byte_size,
     consumer_name,
     count,
     count_or_auto,
@@ -131,6 +132,11 @@ class QueueOptions:
         "Maximum number of messages per micro-batch. `auto` finds the number that "
         "[takes `targetBatchDuration`](options.md#batches-that-find-their-size).",
         shown="`auto`",
+    )  # fmt: skip
+    max_bytes_per_trigger: int | None = _option(
+        byte_size, ("stream",),
+        "Maximum bytes of messages per micro-batch, such as `64m`. A batch has at least one message.",
+        shown="64 MB for each partition; none if `maxRecordsPerTrigger` is a number",
     )  # fmt: skip
     target_batch_duration: int = _option(
         target, ("stream",), "With `maxRecordsPerTrigger=auto`: how long a micro-batch may take.", 2_000, "2s"

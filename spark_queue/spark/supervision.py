@@ -17,8 +17,7 @@ from spark_queue.errors import SchemaError
 from spark_queue.spark.checkpoints import NOT_EMPTY, remove_unfinished_offset
 from spark_queue.spark.failures import ERROR_CHARACTERS, clear_failure, record_failure
 from spark_queue.spark.read.leftovers import log_what_is_left
-from spark_queue.spark.read.multi_input import input_offsets
-from spark_queue.spark.read.offsets import READABLE_VERSIONS, commit_offset
+from spark_queue.spark.read.offsets import READABLE_VERSIONS, commit_offset, input_offsets
 from spark_queue.spark.spark_errors import failure_of
 from spark_queue.stores.named import NamedStores
 

@@ -56,7 +56,7 @@ from spark_queue.errors import (
     StoreUnavailable,
     plural,
 )
-from spark_queue.messages.buckets import Buckets, Layout, Record, pack_buckets, rows_of
+from spark_queue.messages.buckets import Buckets, ClaimLimit, Layout, Record, bytes_of, pack_buckets, rows_of
 from spark_queue.messages.columns import earliest_due, fill_null_payloads, with_due_time
 from spark_queue.messages.dead_letter import cut_text
 from spark_queue.messages.ids import new_ids
@@ -85,6 +85,7 @@ from spark_queue.stores.types import (
     Note,
     RawNote,
     Reservation,
+    Reserved,
     Rollback,
     Selection,
     Sizes,
@@ -369,25 +370,62 @@ class Store(ABC):
         resumes a reserve that a crash interrupted. While the queue is paused, no tag takes more.
         Raises `OptionError` for an invalid queue or tag.
         """
+        return self.reserve_bytes(
+            queue, tag, limit, None, partitions=partitions, min_partitions=min_partitions, lease=lease, before=before,
+            unseen=unseen,
+        ).rows  # fmt: skip
+
+    def reserve_bytes(
+        self,
+        queue: str,
+        tag: str,
+        limit: int,
+        max_bytes: int | None,
+        *,
+        partitions: int = 1,
+        min_partitions: int = 1,
+        lease: int | None = 120_000,
+        before: int = MAX_TIME_MS,
+        unseen: bool = False,
+    ) -> Reserved:
+        """Reserve as `reserve` does, but no more than `max_bytes` of messages (`None`: any number).
+
+        The first message is reserved however large it is. The bytes are those of payloads, headers
+        and ids in the database; for a bucket, those of its messages. The database adds them up,
+        and sends no payloads.
+
+        The partitions get equal shares of the bytes. If large messages fill them, there are as
+        many partitions as are allowed.
+        """
         self.check_queue(queue)
         check_tag(tag)
         check_duration("lease", lease)
         paused = self._pause_cache.is_paused(queue)
         if partitions == 1 and not paused:
-            claimed_by = unseen_tag(tag) if unseen else seen_tag(tag)
-            rows = [self._claim_or_split(queue, claimed_by, limit, limit, lease, before)]
-        elif (held := {one.tag: one.rows for one in self.reservations(queue, tag)}) or paused:
+            within = ClaimLimit(limit, limit, max_bytes)
+            claim = self._claim_or_split(queue, unseen_tag(tag) if unseen else seen_tag(tag), within, lease, before)
+            return Reserved([claim.rows] if claim.rows else [], claim.bytes, claim.full)
+        if (held := {one.tag: one.rows for one in self.reservations(queue, tag)}) or paused:
             last = max((int(name.rpartition("/")[2]) for name in held), default=-1)
-            rows = [held.get(f"{tag}/{partition}", 0) for partition in range(last + 1)]
-        else:
-            rows, left = [], self._attempt(self._ready, queue, limit, before)
-            for partition, share in enumerate(partition_sizes(left, partitions, min_partitions)):
-                part, target = f"{tag}/{partition}", min(share, left)
-                rows.append(self._claim_or_split(queue, part, left, target, lease, before, any(rows)))
-                left -= min(rows[-1], left)
-            while rows and not rows[-1]:
-                rows.pop()  # the first tags may have taken whole buckets
-        return rows if any(rows) else []
+            return Reserved([held.get(f"{tag}/{partition}", 0) for partition in range(last + 1)])
+        shares = partition_sizes(self._attempt(self._ready, queue, limit, before), partitions, min_partitions)
+        left, left_bytes, full = sum(shares), max_bytes, False
+        claims: list[Claim] = []
+        while left and len(claims) < len(shares):
+            share = None if left_bytes is None else left_bytes // (partitions - len(claims))
+            within = ClaimLimit(left, min(shares[len(claims)], left), share, any(one.rows for one in claims))
+            claims.append(self._claim_or_split(queue, f"{tag}/{len(claims)}", within, lease, before))
+            left -= min(claims[-1].rows, left)
+            if left_bytes is not None:  # those of an earlier attempt were not counted
+                left_bytes = max(0, left_bytes - ((share or 0) if claims[-1].already_held else claims[-1].bytes))
+            if claims[-1].full:
+                full = True
+                if len(claims) == len(shares) < partitions:
+                    shares.append(left)
+        rows = [one.rows for one in claims]
+        while rows and not rows[-1]:
+            rows.pop()  # the first tags may have taken whole buckets
+        return Reserved(rows, sum(one.bytes for one in claims), full and left > 0)
 
     def ready(self, queue: str, limit: int, *, before: int = MAX_TIME_MS) -> int:
         """Return how many messages can be reserved now, counted up to `limit`.
@@ -399,28 +437,24 @@ class Store(ABC):
             return 0
         return self._attempt(self._ready, queue, limit, before)
 
-    def _claim_or_split(
-        self, queue: str, tag: str, limit: int, target: int, lease: int | None, before: int, allow_empty: bool = False
-    ) -> int:
-        """Claim records and return the number of messages.
-
-        If the first bucket exceeds `limit`, split it; with `allow_empty`, claim nothing instead.
-        """
+    def _claim_or_split(self, queue: str, tag: str, limit: ClaimLimit, lease: int | None, before: int) -> Claim:
+        """Claim records; split the first bucket if it exceeds the limit, unless it may be empty."""
         while True:
-            claim = self._attempt(self._claim, queue, tag, limit, target, lease, before)
+            claim = self._attempt(self._claim, queue, tag, limit, lease, before)
             if not claim.already_held:
                 self._counters.add(queue, reserve=claim.rows)
-            if claim.rows or claim.oversized_bucket is None or allow_empty:
-                return claim.rows
-            if not split_bucket(self, queue, claim.oversized_bucket, limit):  # a damaged one is claimed as a whole
-                limit = target = max(limit, rows_of(claim.oversized_bucket))
+            if claim.rows or claim.oversized_bucket is None or limit.allow_empty:
+                return claim
+            rows = limit.rows_in(claim.oversized_bucket)
+            if not split_bucket(self, queue, claim.oversized_bucket, rows):  # a damaged one is claimed as a whole
+                rows = max(limit.rows, rows_of(claim.oversized_bucket))
+                limit = ClaimLimit(rows, rows)
 
     @abstractmethod
-    def _claim(self, queue: str, tag: str, limit: int, target: int, lease: int | None, before: int) -> Claim:
-        """Reserve ready records under this tag, in order, until they hold `target` messages.
+    def _claim(self, queue: str, tag: str, limit: ClaimLimit, lease: int | None, before: int) -> Claim:
+        """Reserve ready records under this tag, in order, within a limit.
 
-        They never hold more than `limit`. If the tag holds messages already, only return their
-        number.
+        If the tag holds messages already, only return their number.
         """
 
     @abstractmethod
@@ -466,6 +500,19 @@ class Store(ABC):
         """
         for found in self._open_records(queue, tag, rows, fill=fill):
             yield from (found.batch.slice(start, rows) for start in range(0, found.batch.num_rows, rows))
+
+    def sizes_of_reserved(self, queue: str, tag: str, limit: int) -> list[tuple[int, int]]:
+        """Return the sizes of the first `limit` records of one tag, in order: messages, and bytes.
+
+        The database measures them, and sends no payloads. The bytes are as in `reserve_bytes`.
+        """
+        check_tag(tag)
+        found = self._attempt(self._record_sizes, queue, tag, limit)
+        return [(rows_of(id), bytes_of(id, stored)) for id, stored in found]
+
+    @abstractmethod
+    def _record_sizes(self, queue: str, tag: str, limit: int) -> list[tuple[str, int]]:
+        """Return the ids of the first `limit` records of one tag, and their bytes as stored."""
 
     def held_ids(self, queue: str, tag: str) -> list[str]:
         """Return the ids of the messages of one tag. Raises `StoreError` as `fetch` does."""

@@ -34,6 +34,7 @@ SHAPES: Final[Mapping[tuple[str, int | None], Shape]] = {
     ("consumer", 1): _OWNER,
     ("consumer", 2): {
         "number": int, "started": _optional([int, int]), "owner": _optional(_OWNER), "reserved?": [int, int],
+        "deaths?": int, "ended?": bool,
     },
     ("query", 1): {"consumer": str, "number?": int, "batch?": _optional(str)},
     ("failing", 1): {

@@ -98,11 +98,27 @@ class Claim(NamedTuple):
     """The result of a claim: how many messages the tag holds, and whether it held them before.
 
     `oversized_bucket`: the id of the next bucket, if the claim ended because it is too large.
+    `bytes`: those that were counted, if the claim has a limit of bytes. `full`: whether that limit
+    ended it.
     """
 
     rows: int
     oversized_bucket: str | None = None
     already_held: bool = False
+    bytes: int = 0
+    full: bool = False
+
+
+class Reserved(NamedTuple):
+    """The result of a reserve with a limit of bytes: the number of messages of each tag.
+
+    `bytes`: those of the messages; 0 if they were reserved before, or have no limit of bytes.
+    `full`: whether that limit ended the reserve.
+    """
+
+    rows: list[int]
+    bytes: int = 0
+    full: bool = False
 
 
 @dataclass(frozen=True, slots=True)

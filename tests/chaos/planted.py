@@ -259,6 +259,48 @@ BUGS: dict[str, Bug] = {
         "tests/spark/read/test_consumer.py::test_a_driver_that_stands_still_loses_nothing",
         worlds=True,
     ),
+    "a batch has any bytes": Bug(
+        "messages/buckets.py",
+        "            if size + more > limit.bytes and (",
+        "            if False and (",
+        CONFORMANCE + "test_messages_that_grow_or_differ_end_the_batch_where_they_do",
+    ),
+    "the first batch is not limited": Bug(
+        "spark/read/memory_limit.py",
+        "        if limit >= ALL_ROWS:\n",
+        "        if limit >= ALL_ROWS or self.rows == MAX_ROWS:\n",
+        "tests/spark/read/test_memory.py::test_the_first_batch_fits_into_memory",
+    ),
+    "a bucket counts as compressed": Bug(
+        "messages/buckets.py",
+        "    if not is_bucket(id) or id.endswith(CONVERTED_SUFFIX):\n",
+        "    if True:\n",
+        CONFORMANCE + "test_a_bucket_counts_what_its_messages_take_and_is_split",
+    ),
+    "a log is not limited": Bug(
+        "spark/read/log_cursor.py",
+        "        if not pieces or max_bytes is None:\n",
+        "        if True:\n",
+        "tests/spark/read/test_memory.py::test_a_log_is_limited_by_the_bytes_of_its_messages",
+    ),
+    "deaths are not counted": Bug(
+        "stores/services/ownership.py",
+        "standing.deaths + died\n",
+        "0\n",
+        "tests/spark/read/test_deaths.py::test_a_batch_during_which_the_process_died_twice_is_split",
+    ),
+    "a clean stop is a death": Bug(
+        "stores/services/ownership.py",
+        "last.token != self.token and not standing.ended\n",
+        "last.token != self.token\n",
+        "tests/spark/read/test_deaths.py::test_clean_stops_do_not_count",
+    ),
+    "a batch that kills is repeated with exactly-once": Bug(
+        "spark/read/consumer.py",
+        "            check_deaths([(batches, end)])\n",
+        "            pass\n",
+        "tests/spark/read/test_deaths.py::test_with_exactly_once_the_third_start_says_what_to_do_and_that_works",
+    ),
     "a query reads any epoch": Bug(
         "stores/services/query_binding.py",
         '        if previous["consumer"] != binding.consumer:\n',

@@ -21,6 +21,7 @@ import math
 import time
 from collections.abc import Callable
 
+from spark_queue.errors import FencedError, StoreError
 from spark_queue.messages.schema import MAX_TIME_MS
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.read.abandoned import AbandonedEpochs
@@ -52,6 +53,9 @@ GUESSED = 3
 #: The lease (ms), until it is started, of a batch that then gets an unlimited lease, and the
 #: shortest one of others. Until then, Spark only writes a file.
 UNSTARTED_LEASE, SHORTEST_UNSTARTED_LEASE = 120_000, 30_000
+
+#: How long (ms) to retry to note the end of a process: Spark waits for it.
+LEAVE_TIMEOUT = 1_000
 
 
 class Batches:
@@ -272,7 +276,7 @@ class Batches:
                 log.warning(DROPPED_MESSAGE, rows, self.queue)
             return False
         if self.isolation and self._replayed_seq != end["seq"]:
-            self.isolation.handle_rerun(tag)
+            self.isolation.handle_rerun(tag, self.ownership.deaths)
         self._replayed_seq = end["seq"]
         return True
 
@@ -281,7 +285,7 @@ class Batches:
         limit, before = self._prefetch_limits
         if not limit or (self.isolation and self.isolation.may_have_parked):
             return
-        if sum(end.get("rows", [])) < self.reserver.possible_rows(self._limit):
+        if not self.reserver.is_full(sum(end.get("rows", [])), self._limit):
             return
         # Only messages that are due by now, so none that this batch releases one by one: a retried
         # task releases these again, which must change nothing.
@@ -339,6 +343,19 @@ class Batches:
         log.debug("committed %d messages of %s under %s", removed, self.queue, tag)
         self._store.write_counts()  # Spark ends the process of a finished run with a signal
         return removed
+
+    def leave(self) -> None:
+        """Note that this process ends in order, so that its batch does not count as its death.
+
+        If that fails, or takes long, it does.
+        """
+        self._store.retry_timeout = LEAVE_TIMEOUT
+        try:
+            self.ownership.leave()
+        except FencedError:
+            pass  # another process is the owner
+        except StoreError as error:
+            log.warning("could not note the end of this process: %s", error)
 
     def close(self) -> None:
         """Release the prefetched batch, and stop the heartbeat.

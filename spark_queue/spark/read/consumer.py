@@ -9,6 +9,8 @@ from spark_queue.messages.schema import MAX_TIME_MS
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.read.batch_size import MAX_ROWS
 from spark_queue.spark.read.batches import Batches
+from spark_queue.spark.read.deadly_batch import check_deaths
+from spark_queue.spark.read.delivery import is_dropped
 from spark_queue.spark.read.fetch import FetchRange
 from spark_queue.spark.read.offsets import OFFSET_VERSION, Offset, check_offset, new_consumer, tag_of
 from spark_queue.spark.read.opening import open_query_store
@@ -76,6 +78,8 @@ class Consumer:
             # Spark's first batch has no messages. Its task notes which query reads the queue.
             return [] if end["seq"] else [FetchRange(f"{tag_of(end)}/0", 0)]
         batches.start(end)
+        if not is_dropped(end, self._options):
+            check_deaths([(batches, end)])
         return batches.hold(end)
 
     def commit(self, end: Offset) -> None:
@@ -105,6 +109,16 @@ class Consumer:
     def has_prefetched(self) -> bool:
         """Whether `close` has a prefetched batch to release."""
         return self.owned is not None and self.owned.prefetcher.pending is not None
+
+    @property
+    def works(self) -> bool:
+        """Whether tasks may work on a batch of this process."""
+        return self.owned is not None and self.owned.busy
+
+    def leave(self) -> None:
+        """Note that this process ends in order: see `Batches.leave`."""
+        if self.owned is not None:
+            self.owned.leave()
 
     def announce_exit(self) -> None:
         """Announce that this process ends soon: a new query then waits, and is not refused."""

@@ -12,17 +12,28 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import Any, TypedDict
+from typing import Any
 
 from spark_queue.errors import CheckpointError, FencedError
 from spark_queue.options.inputs import ALTS, LOG, ZIP
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.options.values import EXACTLY_ONCE
-from spark_queue.spark.read.delivery import mark_delivery
+from spark_queue.spark.read.deadly_batch import check_deaths
+from spark_queue.spark.read.delivery import is_dropped, mark_delivery
 from spark_queue.spark.read.fetch import FetchRange, ZippedRange
 from spark_queue.spark.read.log_input import LogInput
-from spark_queue.spark.read.offsets import OFFSET_VERSION, READABLE_VERSIONS, Offset, delivery_of, new_consumer
+from spark_queue.spark.read.memory_limit import MemoryLimit
+from spark_queue.spark.read.offsets import (
+    OFFSET_VERSION,
+    READABLE_VERSIONS,
+    MultiInputOffset,
+    Offset,
+    delivery_of,
+    input_offsets,
+    new_consumer,
+)
 from spark_queue.spark.read.pacing import Stopwatch
 from spark_queue.spark.read.queue_input import QueueInput
 from spark_queue.spark.read.wait_any import AnyWaiter
@@ -33,45 +44,6 @@ log = logging.getLogger(__name__)
 
 #: How often a process looks whether another one has died (s).
 LOOK_INTERVAL = 0.25
-
-
-class MultiInputOffset(TypedDict, total=False):
-    """The offset of a consumer of several inputs: as `Offset`, with inputs and rows by binding.
-
-    `by`: by binding too, since each queue has its own note of the consumer. `places`: for each log,
-    the places before and after the rows of the last batch.
-    """
-
-    v: int
-    inputs: dict[str, dict[str, str]]
-    consumer: str
-    seq: int
-    by: dict[str, int]
-    rows: dict[str, list[int]]
-    delivery: str
-    places: dict[str, list[dict[str, Any]]]
-    size: int
-    firstFull: bool
-
-
-def input_offsets(offset: MultiInputOffset) -> dict[str, Offset]:
-    """Return the offset of each input alone, by binding."""
-    rows, places, by = offset.get("rows", {}), offset.get("places", {}), offset.get("by", {})
-    found: dict[str, Offset] = {}
-    for binding, one in offset["inputs"].items():
-        found[binding] = {
-            "v": offset["v"],
-            "queue": one["queue"],
-            "consumer": offset["consumer"],
-            "seq": offset["seq"],
-            "by": by.get(binding, 0),
-            "rows": rows.get(binding, []),
-        }
-        if "delivery" in offset:
-            found[binding]["delivery"] = offset["delivery"]
-        if binding in places:
-            found[binding]["places"] = places[binding]
-    return found
 
 
 def split_batch(delivery: str, ranges: Mapping[str, Sequence[FetchRange]], min_tasks: int = 1) -> list[ZippedRange]:
@@ -111,8 +83,12 @@ class MultiInputPlanner:
         self.members: dict[str, QueueInput | LogInput] = {}
         self.queues: dict[str, QueueInput] = {}
         self._logs: dict[str, LogInput] = {}
+        # The rows of all inputs together fit into memory. With `alts`, a batch has one input.
+        share = MemoryLimit(options).batch_bytes(0)
+        if share is not None and options.combine == ZIP:
+            share = max(1, share // len(options.inputs))
         for binding in options.inputs:
-            one = options.for_input(binding)
+            one = replace(options.for_input(binding), max_bytes_per_trigger=share)
             if one.mode == LOG:
                 self.members[binding] = self._logs[binding] = LogInput(one)
             else:
@@ -254,6 +230,8 @@ class MultiInputPlanner:
             self._release_unread(ends, bindings)
         for binding, queue in self.queues.items():
             queue.start(ends[binding])  # in all queues, so that none of them accepts an older checkpoint
+        if not is_dropped(end, self._options):
+            check_deaths([(queue.batches(ends[binding]), ends[binding]) for binding, queue in self.queues.items()])
         held = {binding: self.members[binding].hold(ends[binding]) for binding in bindings}
         if self._single_queue:
             return [ZippedRange(delivery, {binding: [one]}) for binding in bindings for one in held[binding]]
@@ -349,6 +327,16 @@ class MultiInputPlanner:
     def has_prefetched(self) -> bool:
         """Whether `close` has a prefetched batch to release."""
         return any(queue.has_prefetched for queue in self.queues.values())
+
+    @property
+    def works(self) -> bool:
+        """Whether tasks may work on a batch of this process."""
+        return any(queue.works for queue in self.queues.values())
+
+    def leave(self) -> None:
+        """Note that this process ends in order: see `Batches.leave`."""
+        for queue in self.queues.values():
+            queue.leave()
 
     def close(self) -> None:
         """Close all inputs; see `Consumer.close`."""

@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.read.consumer import Consumer
+from spark_queue.spark.read.driver_process import DriverProcess
 from spark_queue.spark.read.fetch import FetchRange, ZippedRange, fetch_messages, fetch_zipped
 from spark_queue.spark.read.multi_input import MultiInputPlanner
 from spark_queue.spark.read.prefetch import RELEASE_TIMEOUT
@@ -40,11 +41,13 @@ class QueueStream(PlannedStream[Consumer | MultiInputPlanner]):
 
     _ending = _signalled = False
     _unasked: UnaskedReader | None = None
+    _driver: DriverProcess | None = None
 
     def __init__(self, options: QueueOptions, schema: StructType) -> None:
         super().__init__(options, schema)
         if main_module() == _READER_PROCESS:
             self._unasked = UnaskedReader.create(options)
+            self._driver = DriverProcess()
 
     def create_planner(self) -> Consumer | MultiInputPlanner:
         planner = Consumer(self.options) if self.options.inputs is None else MultiInputPlanner(self.options)
@@ -86,6 +89,8 @@ class QueueStream(PlannedStream[Consumer | MultiInputPlanner]):
 
     def stop(self) -> None:
         self._ending = True
+        if self.running is not None and self._driver is not None and self._driver.is_alive():
+            self.running.leave()
         super().stop()
         if self._signalled:
             _terminate()
@@ -93,10 +98,11 @@ class QueueStream(PlannedStream[Consumer | MultiInputPlanner]):
     def _on_signal(self, *_: object) -> None:
         """End this process: Spark sends a signal, and does not call `stop`.
 
-        If there is a prefetched batch to release, `stop` is called first, for up to RELEASE_TIMEOUT
-        seconds. An alarm ends a process that is suspended meanwhile, before another one takes over.
+        `stop` is called first if there is a prefetched batch to release, or a batch in work: it notes
+        that the process ends in order. It has RELEASE_TIMEOUT seconds. An alarm ends a process that is suspended
+        meanwhile, before another one takes over.
         """
-        if not self._ending and (self.running is None or not self.running.has_prefetched):
+        if not self._ending and (self.running is None or not (self.running.has_prefetched or self.running.works)):
             _terminate()
         if not self._signalled:
             self._signalled = True

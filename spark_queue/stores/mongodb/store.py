@@ -72,7 +72,7 @@ from spark_queue.errors import (
     plural,
 )
 from spark_queue.fork_locks import add_lock
-from spark_queue.messages.buckets import Record, is_bucket, select_records
+from spark_queue.messages.buckets import ClaimLimit, Record, Selected, is_bucket, select_records
 from spark_queue.messages.json_text import dump_json
 from spark_queue.messages.schema import MAX_TIME_MS
 from spark_queue.options.masking import cause_without_secrets, is_harmless, mask, parameter_name, scrub
@@ -179,6 +179,12 @@ DEFAULTS: dict[str, Any] = {
 #: Most ids in one command, and messages in one transaction, which has limits (60 s, the cache).
 COMMAND_CHUNK = 10_000
 TRANSACTION_CHUNK = 1_000
+
+#: The field `bytes` of a document in a reply: its size in BSON.
+DOCUMENT_BYTES: Document = {"bytes": {"$bsonSize": "$$ROOT"}}
+
+#: How many records a claim with a limit of bytes looks at first.
+SAMPLED_RECORDS = 64
 
 #: Notes are read as the majority of the servers has them: they cannot be rolled back later.
 NOTES, MAJORITY = "notes", ReadConcern("majority")
@@ -582,48 +588,65 @@ class MongoStore(SignallingStore):
 
     # --- reservations -----------------------------------------------------------------------------
 
-    def _claim(self, queue: str, tag: str, limit: int, target: int, lease: int | None, before: int) -> Claim:
+    def _claim(self, queue: str, tag: str, limit: ClaimLimit, lease: int | None, before: int) -> Claim:
         collection = self._queue_view(queue)
         if held := collection.count_documents({**FENCED, "_tag": tag}, **self._hint(collection, HELD_INDEX)):
             return Claim(held + self._extra_messages(collection, {**FENCED, "_tag": tag}), already_held=True)
         now = self._now()
         due = due_by(min(now, before))
         claim = claim_update(tag, DatetimeMS(now), lease_end(now, lease))
-        claimed = extra = collisions = 0
-        oversized_bucket: str | None = None
-        while claimed + extra < target and oversized_bucket is None:
-            wanted = target - claimed - extra
-            size = min(wanted, COMMAND_CHUNK)  # records; each has a message or more
+        fields = self._id_fields if limit.bytes is None else {**self._id_fields, **DOCUMENT_BYTES}
+        most = COMMAND_CHUNK if limit.bytes is None else self._records_within(collection, due, limit)
+        claimed = extra = size = collisions = 0
+        found = Selected([])
+        while claimed + extra < limit.target and not (found.full or found.oversized_bucket):
+            wanted = limit.target - claimed - extra
+            records = min(wanted, most)  # each has a message or more
             # A client that has lost messages to others skips some: most likely they are taken, too.
             # Otherwise all clients would compete for the same messages again and again.
-            skip = random.randrange(size << min(collisions, MAX_SKIP_DOUBLINGS)) if collisions else 0
+            skip = random.randrange(records << min(collisions, MAX_SKIP_DOUBLINGS)) if collisions else 0
             by = self._hint(collection, READY_INDEX)
-            cursor = collection.find(due, self._id_fields, skip=skip, limit=size, batch_size=size, **by)
-            keys_and_ids = ((one["_id"], self._id_of(one)) for one in cursor.sort(WAITING_ORDER))
-            keys, rows, oversized_bucket = select_records(keys_and_ids, limit - claimed - extra, wanted)
-            if not keys and skip:
+            cursor = collection.find(due, fields, skip=skip, limit=records, batch_size=records, **by)
+            rows = ((one["_id"], self._id_of(one), one.get("bytes", 0)) for one in cursor.sort(WAITING_ORDER))
+            found = select_records(rows, limit.after(claimed + extra, size))
+            if not found.keys and not (found.full or found.oversized_bucket) and skip:
                 collisions = 0  # the skip went beyond the end
                 continue
-            if not keys:
+            if not found.keys:
                 break
             self._queue_view(queue, create=True)  # only now: an empty reserve creates no queue
             # Messages that another client has just reserved no longer match. Then another round
             # follows.
-            query = {**due, "_id": {"$in": keys}}
+            query = {**due, "_id": {"$in": found.keys}}
             try:
                 with self._killable_session() as session:
                     taken: int = collection.update_many(query, claim, session=session, **ID_HINT).modified_count
             except OperationFailure as error:
                 if error.code != DOCUMENT_TOO_LARGE or not self._bury_full_documents(queue, query):
                     raise
-                return self._claim(queue, tag, limit, target, lease, before)
+                return self._claim(queue, tag, limit, lease, before)
             claimed += taken
-            if taken < len(keys):
-                collisions += 1
-                oversized_bucket = None  # it may fit now
-            if rows != len(keys):
+            size += found.bytes if taken else 0  # perhaps too many: those of others are among them
+            if found.rows != len(found.keys):
                 extra = self._extra_messages(collection, {**FENCED, "_tag": tag})
-        return Claim(claimed + extra, oversized_bucket)
+            if taken < len(found.keys):
+                collisions += 1
+                found = Selected([])  # more may fit now
+        return Claim(claimed + extra, found.oversized_bucket, bytes=size, full=found.full)
+
+    def _records_within(self, queue: Collection[Document], due: Filter, limit: ClaimLimit) -> int:
+        """Return how many records to look at for a claim with a limit of bytes.
+
+        It is an estimate by the first records. The server reads a document for its size, and would
+        read thousands of large ones of which few fit.
+        """
+        if limit.target <= SAMPLED_RECORDS:
+            return SAMPLED_RECORDS
+        by = self._hint(queue, READY_INDEX)
+        cursor = queue.find(due, DOCUMENT_BYTES, limit=SAMPLED_RECORDS, **by)
+        sizes: list[int] = [one["bytes"] for one in cursor.sort(WAITING_ORDER)]
+        mean = sum(sizes) // max(1, len(sizes)) + 1
+        return max(SAMPLED_RECORDS, min(COMMAND_CHUNK, 2 * (limit.bytes or 0) // mean))
 
     def _bury_full_documents(self, queue: str, query: Filter) -> int:
         """Make dead letters of documents that have no room for a reservation; return their number.
@@ -752,6 +775,12 @@ class MongoStore(SignallingStore):
         by = self._hint(collection, HELD_INDEX)
         cursor = collection.find(query, self._held_fields, limit=rows, batch_size=rows, **by)
         return self._read_page(queue, cursor.sort(HELD_ORDER), rows, "_mature", load_document)
+
+    def _record_sizes(self, queue: str, tag: str, limit: int) -> list[tuple[str, int]]:
+        collection = self._queue_view(queue)
+        by, fields = self._hint(collection, HELD_INDEX), {**self._id_fields, **DOCUMENT_BYTES}
+        cursor = collection.find({**FENCED, "_tag": tag}, fields, limit=limit, batch_size=limit, **by)
+        return [(self._id_of(one), one["bytes"]) for one in cursor.sort(HELD_ORDER)]
 
     def _renew(self, queue: str, tag: str, lease: int | None) -> int:
         collection = self._queue_view(queue)
@@ -956,8 +985,8 @@ class MongoStore(SignallingStore):
                 moving += [one["_id"] for one in cursor]
             else:
                 cursor = cursor.sort(state.order).limit(selection.limit)
-                keys_and_ids = ((one["_id"], self._id_of(one)) for one in cursor)
-                moving += select_records(keys_and_ids, selection.limit, selection.limit)[0]
+                records = ((one["_id"], self._id_of(one), 0) for one in cursor)
+                moving += select_records(records, ClaimLimit(selection.limit, selection.limit)).keys
         return state, moving
 
     @contextmanager

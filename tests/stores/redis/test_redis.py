@@ -17,6 +17,7 @@ from redis.connection import AbstractConnection
 from redis.crc import key_slot
 
 from spark_queue.errors import AccessDenied, MessageError, OptionError, StoreError, StoreUnavailable
+from spark_queue.messages.buckets import ClaimLimit
 from spark_queue.messages.message import messages, pushes
 from spark_queue.messages.schema import PUSHES
 from spark_queue.options.masking import mask
@@ -856,7 +857,7 @@ def test_a_retag_that_is_cut_off_anywhere_is_completed_by_the_next(
 def test_a_tag_of_the_tree_itself_may_get_what_the_tree_holds(store, raw, queue, small_steps):
     store.push(queue, pushes(list(range(12))))
     for partition in range(3):
-        store._claim(queue, f"c/1/{partition}", 4, 4, MINUTE, redis_store.NO_END)
+        store._claim(queue, f"c/1/{partition}", ClaimLimit(4, 4), MINUTE, redis_store.NO_END)
     assert store.transfer(queue, "c/1", "c/1/1", lease=2 * MINUTE) == 8
     assert held_by(raw, queue) == {"c/1/1": 12}
     assert store.transfer(queue, "c/1", "c/1/1", lease=2 * MINUTE) == 0

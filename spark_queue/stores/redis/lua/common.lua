@@ -38,6 +38,7 @@
 -- * RUN: most messages of one run.
 -- * BYTES: after this many bytes of documents, a call reads no more of them.
 -- * NEVER: the end of a lease that does not end.
+-- * BUCKET_BYTES: most bytes of messages in a bucket.
 
 -- A record is a message or a bucket of many messages; its id says which. Scripts treat both alike,
 -- and count messages.
@@ -125,6 +126,16 @@ end
 local function rows_of(id)
   local rows = byte(id) == BUCKET_MARK and tonumber(string.match(id, '\127(%d%d?%d?%d?%d?%d?)\127[^\127]*$'))
   return rows and rows >= 1 and rows or 1
+end
+
+-- Return the bytes of a record's messages in memory. `stored`: those of its document.
+-- messages/buckets.py explains a bucket without that number in its id.
+local function bytes_of(id, stored)
+  if byte(id) ~= BUCKET_MARK then
+    return stored
+  end
+  local size = string.match(id, '%+(%d+)$')
+  return size and #size <= 12 and tonumber(size) or max(stored, BUCKET_BYTES)
 end
 
 -- Return those of these ids that are buckets.
