@@ -212,10 +212,11 @@ class Query:
     """A streaming query from a queue, and its checkpoint: it runs, dies, and is started again.
 
     `work` is called with each batch. An error of it ends the run; the next one repeats the batch.
+    `columns`: the user's own schema.
     """
 
-    def __init__(self, work: Callable[[Batch], Any], **options: str) -> None:
-        self.work = work
+    def __init__(self, work: Callable[[Batch], Any], columns: StructType | None = None, **options: str) -> None:
+        self.work, self.columns = work, columns
         self.id = str(uuid.uuid4())
         self.options = {"waitTimeout": "0s"} | options
         self.offsets: list[dict[str, Any]] = []  #: Spark's log of what was planned
@@ -224,7 +225,7 @@ class Query:
     def run(self, *, old: bool = False) -> None:
         """Run until nothing is ready, as `availableNow`; `old`: as Spark 4.0 and 4.1 do."""
         data_source = source(self.options)
-        reader: Any = data_source.streamReader(data_source.schema())
+        reader: Any = data_source.streamReader(self.columns or data_source.schema())
         limit = reader.getDefaultReadLimit() if SPARK >= (4, 2) else None
         try:
             if old and self.offsets:  # they tell a restarted query where it stands
@@ -253,7 +254,10 @@ class Query:
         """Let its process be gone: another one may run its consumer at once."""
         if self.offsets and self.options.get("mode") != "log":  # what nobody reserves has no owner
             with open_store(self.options["url"]) as store:
-                revoke(store, self.options["queue"], self.offsets[-1]["consumer"])
+                inputs = json.loads(self.options.get("inputs", "{}")) or {"": {"queue": self.options.get("queue")}}
+                for one in inputs.values():
+                    if one.get("mode") != "log":
+                        revoke(store, one["queue"], self.offsets[-1]["consumer"])
 
 
 def snapshot(

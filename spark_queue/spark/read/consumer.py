@@ -7,6 +7,7 @@ from typing import Any
 
 from spark_queue.messages.schema import MAX_TIME_MS
 from spark_queue.options.queue_options import QueueOptions
+from spark_queue.spark.read.arrival import ARRIVED, next_arrival
 from spark_queue.spark.read.batch_size import MAX_ROWS
 from spark_queue.spark.read.batches import Batches
 from spark_queue.spark.read.fetch import FetchRange
@@ -55,7 +56,7 @@ class Consumer:
         wait = partial(self.wait, self._options.wait_timeout)
         rows = batches.reserve(start, limit, before=self.before, wait=wait, prefetch=prefetch)
         if rows:
-            return batches.offset(start, rows)
+            return batches.offset(start, rows, next_arrival(self.store, start))
         self.state.check_paused()
         return start
 
@@ -97,7 +98,7 @@ class Consumer:
 
     def backlog(self) -> dict[str, Any]:
         """Return the last planned offset and the sizes of the queue."""
-        hidden = ("rows", "delivery", "places", *SIZE_FIELDS)
+        hidden = ("rows", "delivery", "places", ARRIVED, *SIZE_FIELDS)
         offset = {key: value for key, value in self.planned.items() if key not in hidden}
         return offset | self.state.report(self.owned is not None and self.owned.busy)
 

@@ -50,6 +50,7 @@ class MultiInputOffset(TypedDict, total=False):
     rows: dict[str, list[int]]
     delivery: str
     places: dict[str, list[dict[str, Any]]]
+    arrived: int
     size: int
     firstFull: bool
 
@@ -69,6 +70,8 @@ def input_offsets(offset: MultiInputOffset) -> dict[str, Offset]:
         }
         if "delivery" in offset:
             found[binding]["delivery"] = offset["delivery"]
+        if "arrived" in offset:
+            found[binding]["arrived"] = offset["arrived"]
         if binding in places:
             found[binding]["places"] = places[binding]
     return found
@@ -154,6 +157,7 @@ class MultiInputPlanner:
             ((binding, view),) = offsets.items()
             end = self._single_queue.next(view, limit, prefetch=prefetch)
             rows = {binding: end["rows"]} if end["seq"] > start["seq"] else {}
+            arrived = end.get("arrived", 0)
         else:
             self.commit(start)
             for binding, queue in self.queues.items():
@@ -163,12 +167,14 @@ class MultiInputPlanner:
                 self._wait_for_order(offsets)
             take = self._reserve_from_first if self._options.combine == ALTS else self._reserve_from_each
             rows = take(offsets, limit)
+            arrived = next(iter(self.members.values())).next_arrival(start) if rows else 0
             for binding in rows:
-                self.members[binding].mark_reserved(offsets[binding], rows[binding])
+                self.members[binding].mark_reserved(offsets[binding], rows[binding], arrived)
         if not rows:
             return start
         by = {binding: queue.number for binding, queue in self.queues.items()}
         end_offset: MultiInputOffset = {**start, "v": OFFSET_VERSION, "seq": start["seq"] + 1, "by": by, "rows": rows}
+        end_offset["arrived"] = arrived
         if places := {binding: log.batch_places(sum(rows.get(binding, []))) for binding, log in self._logs.items()}:
             end_offset["places"] = places
         self._reserved = mark_delivery(end_offset, self._options)

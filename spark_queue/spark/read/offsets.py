@@ -24,7 +24,7 @@ class Offset(TypedDict, total=False):
 
     `by`: the number of the process that reserved the last one. `delivery`: that with which the
     last one was planned, unless it is at-least-once. `places`: of a log among several inputs, see
-    `LogInput`. `size` and `firstFull`: see `pacing.py`.
+    `LogInput`. `arrived`: see `arrival.py`. `size` and `firstFull`: see `pacing.py`.
     """
 
     v: int
@@ -35,6 +35,7 @@ class Offset(TypedDict, total=False):
     rows: list[int]
     delivery: str
     places: list[dict[str, Any]]
+    arrived: int
     size: int
     firstFull: bool
 

@@ -13,6 +13,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from spark_queue.options.queue_options import QueueOptions
+from spark_queue.spark.read.arrival import ARRIVED
 from spark_queue.spark.read.consumer import Consumer
 from spark_queue.spark.read.fetch import FetchRange, ZippedRange, fetch_messages, fetch_zipped
 from spark_queue.spark.read.multi_input import MultiInputPlanner
@@ -29,9 +30,13 @@ _READER_PROCESS = "pyspark.sql.streaming.python_streaming_source_runner"
 
 @dataclass
 class FetchPartition(InputPartition):
-    """The messages that one task fetches, as a partition of Spark."""
+    """The messages that one task fetches, as a partition of Spark.
+
+    `arrived`: when they were reserved (ms), see `arrival.py`.
+    """
 
     fetch_range: FetchRange | ZippedRange
+    arrived: int | None
 
 
 @hide_tracebacks
@@ -67,7 +72,7 @@ class QueueStream(PlannedStream[Consumer | MultiInputPlanner]):
     def plan_tasks(self, start: Any, end: Any) -> Sequence[InputPartition]:
         if self._unasked is not None:
             self._unasked.end()  # this batch was reserved by an earlier process
-        return [FetchPartition(share) for share in self.planner.plan(start, end)]
+        return [FetchPartition(share, end.get(ARRIVED)) for share in self.planner.plan(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, FetchPartition)
@@ -75,11 +80,11 @@ class QueueStream(PlannedStream[Consumer | MultiInputPlanner]):
         if isinstance(fetch_range, ZippedRange):
             join = batch_joiner(self.schema, self.options)
             for batches in fetch_zipped(self.options, fetch_range):
-                yield join(batches, fetch_range.delivery)
+                yield join(batches, fetch_range.delivery, partition.arrived)
             return
         shape = batch_converter(self.schema, self.options)
         for batch in fetch_messages(self.options, fetch_range):
-            yield shape(batch, fetch_range.tag)
+            yield shape(batch, fetch_range.tag, arrived=partition.arrived)
 
     def commit(self, end: Any) -> None:
         self.planner.commit(end)
