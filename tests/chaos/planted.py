@@ -182,8 +182,8 @@ BUGS: dict[str, Bug] = {
     ),
     "a new epoch at each start": Bug(
         "spark/read/consumer.py",
-        "        batches.commit(start)\n",
-        "        start = {**start, 'consumer': self.initial['consumer']}\n        batches.commit(start)\n",
+        "        self.commit(start)\n",
+        "        start = {**start, 'consumer': self.initial['consumer']}\n        self.commit(start)\n",
         "tests/spark/read/test_consumer.py::test_what_a_killed_process_had_reserved_ahead_is_the_next_batch",
         worlds=True,
     ),

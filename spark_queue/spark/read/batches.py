@@ -295,14 +295,6 @@ class Batches:
 
     # --- 5. removed
 
-    def commit(self, end: Offset) -> None:
-        """Remove the messages of the batch of `end`, if not done yet.
-
-        Raises as `check` and `remove` do.
-        """
-        if self.check(end):
-            self.remove(end)
-
     def check(self, end: Offset) -> bool:
         """Return whether the batch of `end` is not committed yet.
 

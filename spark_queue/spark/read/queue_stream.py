@@ -18,6 +18,7 @@ from spark_queue.spark.read.consumer import Consumer
 from spark_queue.spark.read.fetch import FetchRange, ZippedRange, fetch_messages, fetch_zipped
 from spark_queue.spark.read.multi_input import MultiInputPlanner
 from spark_queue.spark.read.prefetch import RELEASE_TIMEOUT
+from spark_queue.spark.read.proof import TaskProof
 from spark_queue.spark.read.stream import PlannedStream
 from spark_queue.spark.read.unasked import UnaskedReader
 from spark_queue.spark.schema import batch_converter, batch_joiner
@@ -32,11 +33,12 @@ _READER_PROCESS = "pyspark.sql.streaming.python_streaming_source_runner"
 class FetchPartition(InputPartition):
     """The messages that one task fetches, as a partition of Spark.
 
-    `arrived`: when they were reserved (ms), see `arrival.py`.
+    `arrived`: when they were reserved (ms), see `arrival.py`. `proof`: with `onUnread=fail`.
     """
 
     fetch_range: FetchRange | ZippedRange
     arrived: int | None
+    proof: TaskProof | None = None
 
 
 @hide_tracebacks
@@ -72,10 +74,25 @@ class QueueStream(PlannedStream[Consumer | MultiInputPlanner]):
     def plan_tasks(self, start: Any, end: Any) -> Sequence[InputPartition]:
         if self._unasked is not None:
             self._unasked.end()  # this batch was reserved by an earlier process
-        return [FetchPartition(share, end.get(ARRIVED)) for share in self.planner.plan(start, end)]
+        shares: Sequence[FetchRange | ZippedRange] = self.planner.plan(start, end)
+        if end["seq"] == start["seq"]:  # no batch
+            return [FetchPartition(share, None) for share in shares]
+        proofs = self.planner.begin_reading(end, len(shares))
+        return [FetchPartition(share, end.get(ARRIVED), proof) for share, proof in zip(shares, proofs, strict=True)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, FetchPartition)
+        if (proof := partition.proof) is None:
+            yield from self._fetch(partition)
+            return
+        proof.check_is_heard()
+        rows = 0
+        for batch in self._fetch(partition):
+            yield batch
+            rows += batch.num_rows
+        proof.note(self.options, rows)
+
+    def _fetch(self, partition: FetchPartition) -> Iterator[pa.RecordBatch]:
         fetch_range = partition.fetch_range
         if isinstance(fetch_range, ZippedRange):
             join = batch_joiner(self.schema, self.options)
