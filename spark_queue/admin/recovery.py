@@ -52,9 +52,9 @@ def recover_consumer(
     either.
 
     May be repeated. Raises `UsageError`, before anything is changed, if a process runs the
-    consumer, or if it is unknown whether the batch was written. Raises `UnreadError` if the query has
-    `onUnread=fail`, has written the batch, and did not read all of it. Raises `OptionError` if there is no
-    such consumer or sink.
+    consumer, or if it is unknown whether the batch was written. Raises `UnreadError` if the query
+    has `onUnread=fail`, and has written the batch without reading all of it. Raises `OptionError`
+    if there is no such consumer or sink.
     """
     sinks = [sink] if sink and isinstance(sink, str) else sink or ()
     with open_existing(url, queue) as store:
@@ -95,8 +95,8 @@ def _check_read(store: Store, reading: Reading) -> None:
     progress = reading.progress(store)
     if progress is not None and not progress.complete:
         raise UnreadError(
-            f"batch {reading.batch} of consumer {reading.consumer} of queue {reading.queue!r} was written, but {progress}: "
-            "the others are in no sink. Nothing was changed. Commit all messages of the batch with --written "
+            f"batch {reading.batch} of consumer {reading.consumer} of queue {reading.queue!r} was written, but "
+            f"{progress}: the others are in no sink. Nothing was changed. Commit all messages of the batch with --written "
             "(written=True), or release all with --not-written (written=False)",
             queue=reading.queue,
             consumer=reading.consumer,

@@ -111,8 +111,8 @@ def unread_error(end: Offset, rows: int, progress: ReadProgress) -> UnreadError:
     """Return the error for a batch of `rows` messages that was not read to its end."""
     queue, tag = end["queue"], tag_of(end)
     return UnreadError(
-        f"batch {tag} of queue {queue!r} has {plural(rows, 'message')}, but {progress}: the query uses limit, take or "
-        "first, or foreachBatch without an action. Nothing was removed. Read the whole batch, see docs/unread.md. "
+        f"batch {tag} of queue {queue!r} has {plural(rows, 'message')}, but {progress}: the query uses limit, take "
+        "or first, or foreachBatch without an action. Nothing was removed. Read the whole batch, see docs/unread.md. "
         f"For this batch, either release it: spark-queue release URL {queue} {tag} (all its messages come again), or "
         "start the query once with onUnread=warn, which removes them",
         queue=queue,
