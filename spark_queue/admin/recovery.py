@@ -96,8 +96,8 @@ def _check_read(store: Store, reading: Reading) -> None:
     if progress is not None and not progress.complete:
         raise UnreadError(
             f"batch {reading.batch} of consumer {reading.consumer} of queue {reading.queue!r} was written, but "
-            f"{progress}: the others are in no sink. Nothing was changed. Commit all messages of the batch with --written "
-            "(written=True), or release all with --not-written (written=False)",
+            f"{progress}: the others are in no sink. Nothing was changed. Commit all messages of the batch with "
+            "--written (written=True), or release all with --not-written (written=False)",
             queue=reading.queue,
             consumer=reading.consumer,
         )

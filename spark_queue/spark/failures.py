@@ -172,9 +172,11 @@ class QueryListener(StreamingQueryListener):
         pass
 
     def onQueryTerminated(self, event: Any) -> None:
-        if run := self._runs.pop(event.runId().toString(), None):
+        number = event.runId().toString()
+        if run := self._runs.pop(number, None):
             run.watch.close()
             run.record()
+        _heard_runs.discard(number)
 
     def close(self) -> None:
         """Record the errors that Spark has not reported yet, before the program and the JVM end."""

@@ -14,6 +14,7 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from spark_queue.errors import QueueError, plural
@@ -123,12 +124,14 @@ class UnreadWatch:
         except QueueError as error:
             log.warning("could not note in %s what query %s has read: %s", mask(options.url), self._name, error)
 
+    @cached_property
+    def _sources(self) -> list[QueueOptions]:
+        return [] if execution_of(self._query) is None else list(source_options(self._query))
+
     def _options_of(self, end: Mapping[str, Any]) -> QueueOptions | None:
         """Return the options of the source with this offset."""
-        if execution_of(self._query) is None:
-            return None
         name = end["consumer"].partition("/")[0]
-        for options in source_options(self._query):
+        for options in self._sources:
             inputs = {one: facts.checkpoint_fields for one, facts in (options.inputs or {}).items()}
             same = inputs == end["inputs"] if "inputs" in end else options.queue == end["queue"] and not inputs
             if same and options.consumer in (None, name):
