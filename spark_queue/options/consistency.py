@@ -10,7 +10,16 @@ from spark_queue.options.inputs import EXPECTED_INPUTS, LOG, QUEUE, InputOptions
 from spark_queue.options.masking import masked_repr
 from spark_queue.options.queue_names import check_dead_letter_queue
 from spark_queue.options.url import StoreUrl
-from spark_queue.options.values import AT_LEAST_ONCE, AT_MOST_ONCE, BUCKET, EXACTLY_ONCE, ROLE_NAMES, SINGLE, Role
+from spark_queue.options.values import (
+    AT_LEAST_ONCE,
+    AT_MOST_ONCE,
+    BUCKET,
+    EXACTLY_ONCE,
+    FAIL,
+    ROLE_NAMES,
+    SINGLE,
+    Role,
+)
 
 
 def resolve_inputs(chosen: dict[str, Any], roles: tuple[Role, ...]) -> None:
@@ -71,6 +80,9 @@ def check_mode(chosen: Mapping[str, Any]) -> None:
             raise option_error(option_name(name), why)
         if name in _LOG_MODE_OPTIONS and LOG not in modes:
             raise option_error(option_name(name), f"needs mode={LOG}: set that too")
+    if chosen.get("on_unread") == FAIL and QUEUE not in modes:
+        why = f"is {FAIL!r}, but mode={LOG} removes no messages: leave it out. A new checkpoint reads them again"
+        raise option_error("onUnread", why)
 
 
 def check_dead_letters(chosen: Mapping[str, Any]) -> None:

@@ -45,12 +45,15 @@ from spark_queue.options.values import (
     AUTO,
     BUCKET,
     EXACTLY_ONCE,
+    FAIL,
     FROM_EARLIEST,
     FROM_LATEST,
+    IGNORE,
     MAX_COUNT,
     READ_ROLES,
     ROLE_NAMES,
     SPARK_OPTIONS,
+    WARN,
     Role,
 )
 
@@ -186,6 +189,12 @@ class QueueOptions:
         "`rows`: the query fails if a row is not among those written before. `none`: no check, for a query whose "
         "rows differ each time (random values, the clock).",
         "rows",
+    )  # fmt: skip
+    on_unread: str = _option(
+        one_of(WARN, FAIL, IGNORE), ("stream",),
+        "What happens if a query [has not read](unread.md) all messages of a batch, with `limit` for example: `warn` "
+        "(the batch is committed), `fail` the query (the batch is not), or `ignore`.",
+        WARN,
     )  # fmt: skip
     max_tries: int | None = _option(
         count, ("stream", "settle"), "Number of failed tries after which a message moves to the dead-letter queue."

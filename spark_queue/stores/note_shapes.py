@@ -40,6 +40,7 @@ SHAPES: Final[Mapping[tuple[str, int | None], Shape]] = {
     ("failing", 1): {
         "seq": Either((int, str)), "runs": int, "alone?": int, "run?": _optional(str), "error?": _optional(str),
     },
+    ("reading", 1): {"batch": str, "run": int, "tasks?": int, "rows?": int},
     ("failure", 1): {"run": str, "error": str},
     ("settled", None): {"rows": int},
     ("history", 1): {"history": int, "dead?": str},

@@ -225,8 +225,8 @@ BUGS: dict[str, Bug] = {
     ),
     "a new epoch at each start": Bug(
         "spark/read/consumer.py",
-        "        batches.commit(start)\n",
-        "        start = {**start, 'consumer': self.initial['consumer']}\n        batches.commit(start)\n",
+        "        self.commit(start)\n",
+        "        start = {**start, 'consumer': self.initial['consumer']}\n        self.commit(start)\n",
         "tests/spark/read/test_consumer.py::test_what_a_killed_process_had_reserved_ahead_is_the_next_batch",
         worlds=True,
     ),
@@ -958,6 +958,48 @@ BUGS: dict[str, Bug] = {
         "            self.keep()\n            return\n",
         "            super().close()\n            return\n",
         "tests/stores/sqlite/test_forks.py::test_a_child_does_not_close_what_it_inherited_when_it_ends",
+    ),
+    "a batch is committed unread": Bug(
+        "spark/read/proof.py",
+        "        if progress is not None and not progress.complete and is_held():\n",
+        "        if False:\n",
+        "tests/spark/read/test_unread.py::test_a_batch_that_was_not_read_is_not_committed",
+    ),
+    "what is between a task and Spark counts as read": Bug(
+        "stores/services/reading.py",
+        "(self.taken is None or self.taken >= self.rows)",
+        "True",
+        "tests/spark/read/test_unread.py::test_a_batch_that_was_not_read_is_not_committed",
+    ),
+    "what an earlier run has read counts": Bug(
+        "stores/services/reading.py",
+        'return (value["batch"], value["run"]) == (str(batch), run)',
+        'return bool(value["batch"] == str(batch))',
+        "tests/spark/read/test_unread.py::test_what_an_earlier_run_has_read_does_not_count",
+    ),
+    "a late task is believed": Bug(
+        "stores/services/reading.py",
+        "return old if old is not None and _order(old) > _order(value) else value",
+        "return value",
+        "tests/spark/read/test_unread.py::test_a_late_task_of_an_earlier_batch_or_run_changes_nothing",
+    ),
+    "an unread batch gives no warning": Bug(
+        "spark/unread.py",
+        "one.read < one.messages",
+        "one.read < 0",
+        "tests/spark/test_unread_watch.py::test_a_batch_that_was_not_read_is_a_warning",
+    ),
+    "a batch arrives again when it comes again": Bug(
+        "spark/read/queue_stream.py",
+        "FetchPartition(share, end.get(ARRIVED), proof)",
+        "FetchPartition(share, __import__('time').time_ns() // 10**6, proof)",
+        "tests/spark/read/test_arrived.py::test_it_grows_from_batch_to_batch_and_is_the_same_when_a_batch_comes_again",
+    ),
+    "the time of arrival goes back with the clock": Bug(
+        "spark/read/arrival.py",
+        "return max(store.now(), before + 1)",
+        "return store.now()",
+        "tests/spark/read/test_arrived.py::test_it_grows_though_the_clock_was_set_back",
     ),
 }
 

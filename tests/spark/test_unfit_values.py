@@ -22,10 +22,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from spark_queue.messages.dead_letter import batch_of
 from spark_queue.messages.ids import new_id_array
 from spark_queue.messages.rules import validate_rows
 from spark_queue.messages.schema import PUSHES
-from spark_queue.spark.encode import dead_letter_rows, delays_ms, encode_pushes
+from spark_queue.spark.encode import dead_letters_of, delays_ms, encode_pushes
 from spark_queue.spark.far_moments import date_of, moment_of
 from spark_queue.spark.schema import arrow_schema
 from spark_queue.spark.typed_json import encode_json_column, parse_json_column
@@ -187,7 +188,7 @@ def test_a_row_with_a_far_mature_becomes_a_dead_letter():
     rows = pa.RecordBatch.from_pydict(columns, schema=PUSHES)
     wrong = validate_rows(rows, 1_000)
     assert wrong == {0: "its mature is after 9999-12-31", 1: "its mature is before 1970-01-01"}
-    letters = dead_letter_rows("flights", rows, list(wrong.values()))
+    letters = batch_of([next(one.variants()) for one in dead_letters_of("flights", rows, list(wrong.values()))])
     assert validate_rows(letters, 1_000) == {} and letters.column("mature").null_count == 2
 
 

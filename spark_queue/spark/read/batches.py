@@ -198,12 +198,13 @@ class Batches:
 
     # --- 2. in Spark's log
 
-    def offset(self, start: Offset, rows: list[int]) -> Offset:
+    def offset(self, start: Offset, rows: list[int], arrived: int) -> Offset:
         """Return the end offset of the batch after `start`, which this process just reserved.
 
-        Raises `FencedError` if this process lost the consumer.
+        `arrived`: see `next_arrival`. Raises `FencedError` if this process lost the consumer.
         """
-        end: Offset = {**start, "v": OFFSET_VERSION, "seq": start["seq"] + 1, "by": self.number, "rows": rows}
+        seq = start["seq"] + 1
+        end: Offset = {**start, "v": OFFSET_VERSION, "seq": seq, "by": self.number, "rows": rows, "arrived": arrived}
         self._reserved = mark_delivery(end, self._options)
         if is_noted(self._reserved):
             self.ownership.note_reserved(batch_of(end))
@@ -298,14 +299,6 @@ class Batches:
         self.prefetcher.start(tag, limit, before)
 
     # --- 5. removed
-
-    def commit(self, end: Offset) -> None:
-        """Remove the messages of the batch of `end`, if not done yet.
-
-        Raises as `check` and `remove` do.
-        """
-        if self.check(end):
-            self.remove(end)
 
     def check(self, end: Offset) -> bool:
         """Return whether the batch of `end` is not committed yet.

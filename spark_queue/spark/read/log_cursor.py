@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.options.values import FROM_LATEST
+from spark_queue.spark.read.arrival import next_arrival
 from spark_queue.spark.read.backlog import Backlog
 from spark_queue.spark.read.limits import ALL_ROWS
 from spark_queue.spark.read.memory_limit import MemoryLimit
@@ -36,6 +37,10 @@ class LogCursor:
     def initial_place(self) -> LogPosition:
         """Return the place at which a query with a new checkpoint begins."""
         return self.log.latest() if self._from_latest else self.log.first()
+
+    def next_arrival(self, start: Mapping[str, Any]) -> int:
+        """Return when the batch after `start` was taken: see `arrival.py`."""
+        return next_arrival(self._store, start)
 
     def batch_limit(self, place: LogPosition, limit: int) -> int:
         """Return how many messages a batch after `place` may have, if Spark allows `limit`."""

@@ -22,7 +22,7 @@ from spark_queue.options.queue_options import QueueOptions
 from spark_queue.options.values import EXACTLY_ONCE
 from spark_queue.spark.read.deadly_batch import check_deaths
 from spark_queue.spark.read.delivery import is_dropped, mark_delivery
-from spark_queue.spark.read.fetch import FetchRange, ZippedRange
+from spark_queue.spark.read.fetch import ZippedRange
 from spark_queue.spark.read.log_input import LogInput
 from spark_queue.spark.read.memory_limit import MemoryLimit
 from spark_queue.spark.read.offsets import (
@@ -35,42 +35,16 @@ from spark_queue.spark.read.offsets import (
     new_consumer,
 )
 from spark_queue.spark.read.pacing import Stopwatch
+from spark_queue.spark.read.proof import TaskProof, proving_input
 from spark_queue.spark.read.queue_input import QueueInput
+from spark_queue.spark.read.split import split_batch
 from spark_queue.spark.read.wait_any import AnyWaiter
-from spark_queue.stores.base import partition_sizes
 from spark_queue.stores.services.owner import OWNER_TIMEOUT_MS
 
 log = logging.getLogger(__name__)
 
 #: How often a process looks whether another one has died (s).
 LOOK_INTERVAL = 0.25
-
-
-def split_batch(delivery: str, ranges: Mapping[str, Sequence[FetchRange]], min_tasks: int = 1) -> list[ZippedRange]:
-    """Return the rows of each task of a batch. `ranges`: the messages of each input, in order.
-
-    The n-th messages of all inputs are in the same task. There are at most as many tasks as the
-    largest number of ranges of an input, and up to that at least `min_tasks`.
-    """
-    total = sum(one.rows or 0 for one in next(iter(ranges.values())))
-    found, first = [], 0
-    for rows in partition_sizes(total, max(map(len, ranges.values())), min_tasks):
-        shares = {binding: _slice_ranges(own, first, first + rows) for binding, own in ranges.items()}
-        found.append(ZippedRange(delivery, shares))
-        first += rows
-    return found
-
-
-def _slice_ranges(ranges: Sequence[FetchRange], first: int, last: int) -> list[FetchRange]:
-    """Return the ranges of the messages from number `first` to before `last`."""
-    found, begin = [], 0
-    for one in ranges:
-        rows = one.rows or 0
-        low, high = max(first, begin), min(last, begin + rows)
-        if low < high:
-            found.append(one.slice(low - begin, high - begin))
-        begin += rows
-    return found
 
 
 class MultiInputPlanner:
@@ -130,6 +104,7 @@ class MultiInputPlanner:
             ((binding, view),) = offsets.items()
             end = self._single_queue.next(view, limit, prefetch=prefetch)
             rows = {binding: end["rows"]} if end["seq"] > start["seq"] else {}
+            arrived = end.get("arrived", 0)
         else:
             self.commit(start)
             for binding, queue in self.queues.items():
@@ -139,12 +114,14 @@ class MultiInputPlanner:
                 self._wait_for_order(offsets)
             take = self._reserve_from_first if self._options.combine == ALTS else self._reserve_from_each
             rows = take(offsets, limit)
+            arrived = next(iter(self.members.values())).next_arrival(start) if rows else 0
             for binding in rows:
-                self.members[binding].mark_reserved(offsets[binding], rows[binding])
+                self.members[binding].mark_reserved(offsets[binding], rows[binding], arrived)
         if not rows:
             return start
         by = {binding: queue.number for binding, queue in self.queues.items()}
         end_offset: MultiInputOffset = {**start, "v": OFFSET_VERSION, "seq": start["seq"] + 1, "by": by, "rows": rows}
+        end_offset["arrived"] = arrived
         if places := {binding: log.batch_places(sum(rows.get(binding, []))) for binding, log in self._logs.items()}:
             end_offset["places"] = places
         self._reserved = mark_delivery(end_offset, self._options)
@@ -291,12 +268,27 @@ class MultiInputPlanner:
         """Remove the messages of the batch of `end`, unless that is done.
 
         Every input is checked first: if one refuses the checkpoint, no queue loses a message.
-        Raises `CheckpointError` if the offset is of other inputs, and as `Batches.commit`.
+        Raises `CheckpointError` if the offset is of other inputs, and as `Consumer.commit`.
         """
         self._check_offset(end)
         offsets = input_offsets(end)
-        for binding in [one for one, member in self.members.items() if member.check(offsets[one])]:
+        unfinished = [one for one, member in self.members.items() if member.check(offsets[one])]
+        if unfinished and (binding := proving_input(end)) is not None:
+
+            def is_held() -> bool:
+                return any(queue.holds(offsets[one]) for one, queue in self.queues.items())
+
+            self.queues[binding].check_read(offsets[binding], self.rows(end, end), is_held)
+        for binding in unfinished:
             self.members[binding].remove(offsets[binding])
+
+    def begin_reading(self, end: MultiInputOffset, tasks: int) -> list[TaskProof | None]:
+        """Return the proof of each task of a batch; one of the queues has the notes."""
+        binding = proving_input(end)
+        if binding is None:
+            return [None] * tasks
+        proofs = self.queues[binding].begin_reading(input_offsets(end)[binding], tasks)
+        return [one and replace(one, binding=binding) for one in proofs]
 
     def rows(self, start: MultiInputOffset, end: MultiInputOffset) -> int:
         """Return the number of rows of the batch that ends at `end`."""

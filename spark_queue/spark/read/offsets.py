@@ -24,7 +24,8 @@ class Offset(TypedDict, total=False):
 
     `by`: the number of the process that reserved the last one. `delivery`: that with which the
     last one was planned, unless it is at-least-once. `places`: of a log among several inputs, see
-    `LogInput`. `size` and `firstFull`: see `pacing.py`.
+    `LogInput`. `onUnread`: the option, unless it is `warn`. `arrived`: see `arrival.py`. `size` and
+    `firstFull`: see `pacing.py`.
     """
 
     v: int
@@ -35,6 +36,8 @@ class Offset(TypedDict, total=False):
     rows: list[int]
     delivery: str
     places: list[dict[str, Any]]
+    onUnread: str
+    arrived: int
     size: int
     firstFull: bool
 
@@ -54,6 +57,8 @@ class MultiInputOffset(TypedDict, total=False):
     rows: dict[str, list[int]]
     delivery: str
     places: dict[str, list[dict[str, Any]]]
+    onUnread: str
+    arrived: int
     size: int
     firstFull: bool
 
@@ -73,6 +78,10 @@ def input_offsets(offset: MultiInputOffset) -> dict[str, Offset]:
         }
         if "delivery" in offset:
             found[binding]["delivery"] = offset["delivery"]
+        if "onUnread" in offset:
+            found[binding]["onUnread"] = offset["onUnread"]
+        if "arrived" in offset:
+            found[binding]["arrived"] = offset["arrived"]
         if binding in places:
             found[binding]["places"] = places[binding]
     return found

@@ -13,11 +13,13 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from spark_queue.options.queue_options import QueueOptions
+from spark_queue.spark.read.arrival import ARRIVED
 from spark_queue.spark.read.consumer import Consumer
 from spark_queue.spark.read.driver_process import DriverProcess
 from spark_queue.spark.read.fetch import FetchRange, ZippedRange, fetch_messages, fetch_zipped
 from spark_queue.spark.read.multi_input import MultiInputPlanner
 from spark_queue.spark.read.prefetch import RELEASE_TIMEOUT
+from spark_queue.spark.read.proof import TaskProof
 from spark_queue.spark.read.stream import PlannedStream
 from spark_queue.spark.read.unasked import UnaskedReader
 from spark_queue.spark.schema import batch_converter, batch_joiner
@@ -30,9 +32,14 @@ _READER_PROCESS = "pyspark.sql.streaming.python_streaming_source_runner"
 
 @dataclass
 class FetchPartition(InputPartition):
-    """The messages that one task fetches, as a partition of Spark."""
+    """The messages that one task fetches, as a partition of Spark.
+
+    `arrived`: when they were reserved (ms), see `arrival.py`. `proof`: with `onUnread=fail`.
+    """
 
     fetch_range: FetchRange | ZippedRange
+    arrived: int | None
+    proof: TaskProof | None = None
 
 
 @hide_tracebacks
@@ -70,19 +77,34 @@ class QueueStream(PlannedStream[Consumer | MultiInputPlanner]):
     def plan_tasks(self, start: Any, end: Any) -> Sequence[InputPartition]:
         if self._unasked is not None:
             self._unasked.end()  # this batch was reserved by an earlier process
-        return [FetchPartition(share) for share in self.planner.plan(start, end)]
+        shares: Sequence[FetchRange | ZippedRange] = self.planner.plan(start, end)
+        if end["seq"] == start["seq"]:  # no batch
+            return [FetchPartition(share, None) for share in shares]
+        proofs = self.planner.begin_reading(end, len(shares))
+        return [FetchPartition(share, end.get(ARRIVED), proof) for share, proof in zip(shares, proofs, strict=True)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, FetchPartition)
+        if (proof := partition.proof) is None:
+            yield from self._fetch(partition)
+            return
+        proof.check_is_heard()
+        rows = 0
+        for batch in self._fetch(partition):
+            yield batch
+            rows += batch.num_rows
+        proof.note(self.options, rows)
+
+    def _fetch(self, partition: FetchPartition) -> Iterator[pa.RecordBatch]:
         fetch_range = partition.fetch_range
         if isinstance(fetch_range, ZippedRange):
             join = batch_joiner(self.schema, self.options)
             for batches in fetch_zipped(self.options, fetch_range):
-                yield join(batches, fetch_range.delivery)
+                yield join(batches, fetch_range.delivery, partition.arrived)
             return
         shape = batch_converter(self.schema, self.options)
         for batch in fetch_messages(self.options, fetch_range):
-            yield shape(batch, fetch_range.tag)
+            yield shape(batch, fetch_range.tag, arrived=partition.arrived)
 
     def commit(self, end: Any) -> None:
         self.planner.commit(end)
@@ -98,9 +120,9 @@ class QueueStream(PlannedStream[Consumer | MultiInputPlanner]):
     def _on_signal(self, *_: object) -> None:
         """End this process: Spark sends a signal, and does not call `stop`.
 
-        `stop` is called first if there is a prefetched batch to release, or a batch in work: it notes
-        that the process ends in order. It has RELEASE_TIMEOUT seconds. An alarm ends a process that is suspended
-        meanwhile, before another one takes over.
+        `stop` is called first if there is a prefetched batch to release, or a batch in work: it
+        notes that the process ends in order. It has RELEASE_TIMEOUT seconds. An alarm ends a
+        process that is suspended meanwhile, before another one takes over.
         """
         if not self._ending and (self.running is None or not (self.running.has_prefetched or self.running.works)):
             _terminate()

@@ -20,6 +20,7 @@ from spark_queue.stores.services.ownership import Ownership
 from spark_queue.stores.services.poison import note_failure
 from spark_queue.stores.services.publishing import Publisher
 from spark_queue.stores.services.query_binding import QueryBinding, bind
+from spark_queue.stores.services.reading import Reading
 from spark_queue.stores.types import queue_note_key
 
 pytestmark = pytest.mark.every_store
@@ -72,7 +73,10 @@ def test_what_a_consumer_left_goes_after_a_year_and_no_sooner(store, name):
     run(store, name, "etl/1", "query1")
     note_settings(store, name, "etl", 1000, None)
     add_settled(store, name, "etl", 3)
-    everything = ["consumer/etl/1", "history/etl", "query/query1/", "settled/etl"]
+    for note in (Reading(name, "etl/1", Batch(1, 1), 1).note_plan, Reading(name, "etl/1", Batch(1, 1)).note_taken):
+        note(store, 3)
+    reading = ["reading/etl/1/plan", "reading/etl/1/spark"]
+    everything = ["consumer/etl/1", "history/etl", "query/query1/", *reading, "settled/etl"]
     assert left(store, name) == everything
     age(store, YEAR - DAY, queue_note_key(name))
     sweep(store)
