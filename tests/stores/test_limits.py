@@ -176,11 +176,11 @@ def test_a_bucket_that_a_database_cannot_hold_is_split(url_of, scheme):
             if store.layout is None:
                 store.layout = Buckets(1_000)
             headers = {f"h{n}": "x" * 25 for n in range(HEADER_COUNT_LIMIT)}
-            many = [[0] * 20_000] * 150  # 40 KB each in JSON, and 178 KB in BSON
             try:
-                assert store.push(queue, pushes(many, headers=[headers] * 150)) == 150
-                assert store.sizes(queue).ready == 150
-                assert len(found(store, queue)) == 150
+                assert store.push(queue, pushes([[0] * 20_000] * 150)) == 150  # 40 KB in JSON, 220 KB in BSON
+                assert store.push(queue, pushes([0] * 600, headers=headers)) == 600  # 30 KB each
+                assert store.sizes(queue).ready == 750
+                assert len(found(store, queue)) == 750
             finally:
                 store.drop(queue)
 
