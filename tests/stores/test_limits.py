@@ -176,11 +176,11 @@ def test_a_bucket_that_a_database_cannot_hold_is_split(url_of, scheme):
             if store.layout is None:
                 store.layout = Buckets(1_000)
             headers = {f"h{n}": "x" * 25 for n in range(HEADER_COUNT_LIMIT)}
-            many = [[0] * 20_000] * 150  # 40 KB each in JSON, and 178 KB in BSON
             try:
-                assert store.push(queue, pushes(many, headers=[headers] * 150)) == 150
-                assert store.sizes(queue).ready == 150
-                assert len(found(store, queue)) == 150
+                assert store.push(queue, pushes([[0] * 20_000] * 150)) == 150  # 40 KB in JSON, 220 KB in BSON
+                assert store.push(queue, pushes([0] * 600, headers=headers)) == 600  # 30 KB each
+                assert store.sizes(queue).ready == 750
+                assert len(found(store, queue)) == 750
             finally:
                 store.drop(queue)
 
@@ -207,8 +207,11 @@ def test_a_message_that_no_bucket_can_hold_is_named(kind, how, store, queue):
 # --- documents of other programs ------------------------------------------------------------------
 
 
-def insert_full(url, store, queue, room):
-    """Insert a document as another program does, which leaves this room below MongoDB's limit of 16 MiB."""
+def insert_full(url, store, queue, room, junk=0):
+    """Insert a document as another program does, which leaves this room below MongoDB's limit of 16 MiB.
+
+    `junk`: bytes of a field that we do not know.
+    """
     with MongoClient(url.partition("&")[0].partition("?layout")[0]) as client:
         database = client.get_default_database()
         if store.ids_unique_per_store:
@@ -216,6 +219,7 @@ def insert_full(url, store, queue, room):
         else:
             collection, more = database[queue], {}
         document = {"_id": ObjectId(), "mature": DatetimeMS(5), "tries": 0, "hdrs": {"k": "v"}, **more}
+        document |= {"junk": "j" * junk} if junk else {}
         if store.layout is None:
             document["payload"] = ""
             document["payload"] = "x" * ((16 << 20) - room - len(bson.encode(document)))
@@ -228,11 +232,13 @@ def insert_full(url, store, queue, room):
 
 
 @pytest.mark.parametrize("kind", [param(one, fast=registered.is_default(one)) for one in MONGODB_KINDS])
-@pytest.mark.parametrize("room", [0, 3_000, pytest.param(12_000, marks=pytest.mark.full)])
-def test_a_document_without_room_for_the_reason_becomes_a_dead_letter(kind, room, url, store, queue):
+@pytest.mark.parametrize(
+    ("room", "junk"), [(0, 0), (3_000, 15 << 20), pytest.param(12_000, 0, marks=pytest.mark.full)]
+)
+def test_a_document_without_room_for_the_reason_becomes_a_dead_letter(kind, room, junk, url, store, queue):
     for n in range(3):
         store.push(queue, pushes([payload(n)], ids=[f"small{n}"]))
-    number = insert_full(url, store, queue, room)
+    number = insert_full(url, store, queue, room, junk)
     with Queue(store, queue, max_tries=1, history=60) as client:
         while got := client.reserve(500):
             client.rollback(*got)

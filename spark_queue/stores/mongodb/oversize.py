@@ -26,6 +26,9 @@ from spark_queue.stores.mongodb.keys import id_of
 #: Most bytes of a dead letter: the server's 16 MiB less the fields that a reservation adds.
 MAX_LETTER_BYTES = (16 << 20) - (4 << 10)
 
+#: The fields of a free message.
+_FIELDS = frozenset({"_id", "_sid", "_q", "mature", "tries", "payload", "hdrs", "rows", "b", "n"})
+
 _REASONS = (ERROR_HEADER, FROM_HEADER, DEAD_AT_HEADER, TRIES_HEADER)
 
 
@@ -38,8 +41,9 @@ def fit_letter(document: dict[str, Any]) -> dict[str, Any]:
     """Return a document of one message that is a dead letter, cut if it is too large."""
     if bytes_of(document) <= MAX_LETTER_BYTES:
         return document
-    cut = _cut(id_of(document["_id"]), document.get("payload"), header_text(document.get("hdrs")))
-    return next(one for payload, headers in cut if fits(one := {**document, "payload": payload, "hdrs": headers}))
+    id, known = id_of(document["_id"]), _known(document)
+    cut = _cut(id, document.get("payload"), header_text(document.get("hdrs")))
+    return next(one for payload, headers in cut if fits(one := {**known, "payload": payload, "hdrs": headers}))
 
 
 def fit_bucket(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -47,7 +51,7 @@ def fit_bucket(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if bytes_of(document) <= MAX_LETTER_BYTES:
         yield document
         return
-    id = id_of(document["_id"])
+    id, document = id_of(document["_id"]), _known(document)
     entries = [
         {"__i": f"{id}:{place}", **one} for place, one in enumerate(document.get("b") or ()) if one is not None
     ]
@@ -62,6 +66,11 @@ def fit_bucket(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
         if fits(letter := {**document, "b": [{**entry, "__p": payload, "__h": headers}]}):
             yield letter
             return
+
+
+def _known(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a document without fields of other programs, which may be of any size."""
+    return {name: value for name, value in document.items() if name in _FIELDS}
 
 
 def fits(document: dict[str, Any]) -> bool:

@@ -104,7 +104,7 @@ def test_each_message_arrives_or_is_a_dead_letter(pair, seed, address):
     kinds = pair.split(" -> ")
     source, target = address(kinds[0], f"{name}a"), address(kinds[1], f"{name}b")
     delivery = ("exactly-once", "at-least-once")[seed % 2]
-    number = 25 if seed == 1 else 40
+    number = 12 if seed == 1 else 40
     queue, to = f"{name}.from", f"{name}.to"
     try:
         given = put(source, queue, Limits(seed, largest=seed > 1), number)
