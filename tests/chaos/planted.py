@@ -211,8 +211,8 @@ BUGS: dict[str, Bug] = {
     ),
     "all processes have one number": Bug(
         "stores/services/ownership.py",
-        "                self.number = standing.number + 1\n",
-        "                self.number = 1\n",
+        "                self.number, self.deaths = standing.number + 1, ",
+        "                self.number, self.deaths = 1, ",
         "tests/spark/read/test_consumer.py::test_a_driver_that_stands_still_loses_nothing",
         worlds=True,
     ),
@@ -272,8 +272,8 @@ BUGS: dict[str, Bug] = {
     ),
     "a batch is held before it is started": Bug(
         "spark/read/consumer.py",
-        "        batches.start(end)\n        return batches.hold(end)\n",
-        "        held = batches.hold(end)\n        batches.start(end)\n        return held\n",
+        "        batches.start(end)\n        if not is_dropped(",
+        "        batches.hold(end)\n        batches.start(end)\n        if not is_dropped(",
         "tests/protocol/test_scenarios.py::test_the_code_follows_the_model",
     ),
     "what another process has started is given back": Bug(
@@ -329,8 +329,8 @@ BUGS: dict[str, Bug] = {
     ),
     "limit off by one": Bug(
         "stores/sqlite/store.py",
-        "            values, oversized_bucket = (queue_id, min(now, before), target), None\n",
-        "            values, oversized_bucket = (queue_id, min(now, before), target + 1), None\n",
+        "            values, size = (queue_id, min(now, before), limit.target), 0\n",
+        "            values, size = (queue_id, min(now, before), limit.target + 1), 0\n",
         CONFORMANCE + "test_a_reserve_takes_the_first_in_order_up_to_its_limit",
     ),
     "the last queue of a request is missed": Bug(
