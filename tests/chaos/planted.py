@@ -252,6 +252,12 @@ BUGS: dict[str, Bug] = {
         "last.token != self.token\n",
         "tests/spark/read/test_deaths.py::test_clean_stops_do_not_count",
     ),
+    "a reader whose driver died ends in order": Bug(
+        "spark/read/driver_process.py",
+        "        return (\n            os.getppid() == self._jvm\n",
+        "        return True or (\n            os.getppid() == self._jvm\n",
+        "tests/spark/read/test_driver_process.py::test_a_reader_ends_in_order_unless_its_driver_died",
+    ),
     "a batch that kills is repeated with exactly-once": Bug(
         "spark/read/consumer.py",
         "            check_deaths([(batches, end)])\n",
