@@ -395,7 +395,7 @@ class Store(ABC):
         and sends no payloads.
 
         The partitions get equal shares of the bytes. If large messages fill them, there are as
-        many partitions as are allowed.
+        many partitions as are allowed. Raises `OptionError` as `reserve` does.
         """
         self.check_queue(queue)
         check_tag(tag)

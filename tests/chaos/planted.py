@@ -254,8 +254,8 @@ BUGS: dict[str, Bug] = {
     ),
     "all processes have one number": Bug(
         "stores/services/ownership.py",
-        "                self.number = standing.number + 1\n",
-        "                self.number = 1\n",
+        "                self.number, self.deaths = standing.number + 1, ",
+        "                self.number, self.deaths = 1, ",
         "tests/spark/read/test_consumer.py::test_a_driver_that_stands_still_loses_nothing",
         worlds=True,
     ),
@@ -295,6 +295,12 @@ BUGS: dict[str, Bug] = {
         "last.token != self.token\n",
         "tests/spark/read/test_deaths.py::test_clean_stops_do_not_count",
     ),
+    "a reader whose driver died ends in order": Bug(
+        "spark/read/driver_process.py",
+        "        return (\n            os.getppid() == self._jvm\n",
+        "        return True or (\n            os.getppid() == self._jvm\n",
+        "tests/spark/read/test_driver_process.py::test_a_reader_ends_in_order_unless_its_driver_died",
+    ),
     "a batch that kills is repeated with exactly-once": Bug(
         "spark/read/consumer.py",
         "            check_deaths([(batches, end)])\n",
@@ -315,8 +321,8 @@ BUGS: dict[str, Bug] = {
     ),
     "a batch is held before it is started": Bug(
         "spark/read/consumer.py",
-        "        batches.start(end)\n        return batches.hold(end)\n",
-        "        held = batches.hold(end)\n        batches.start(end)\n        return held\n",
+        "        batches.start(end)\n        if not is_dropped(",
+        "        batches.hold(end)\n        batches.start(end)\n        if not is_dropped(",
         "tests/protocol/test_scenarios.py::test_the_code_follows_the_model",
     ),
     "what another process has started is given back": Bug(
@@ -372,8 +378,8 @@ BUGS: dict[str, Bug] = {
     ),
     "limit off by one": Bug(
         "stores/sqlite/store.py",
-        "            values, oversized_bucket = (queue_id, min(now, before), target), None\n",
-        "            values, oversized_bucket = (queue_id, min(now, before), target + 1), None\n",
+        "            values, size = (queue_id, min(now, before), limit.target), 0\n",
+        "            values, size = (queue_id, min(now, before), limit.target + 1), 0\n",
         CONFORMANCE + "test_a_reserve_takes_the_first_in_order_up_to_its_limit",
     ),
     "the last queue of a request is missed": Bug(

@@ -45,20 +45,21 @@ def test_a_query_that_was_stopped_within_a_batch_did_not_die_of_it(q):
             rows.append(df.count())
             works.set()
             goes_on.wait(60)
+            raise RuntimeError("the batch is not done")
 
         query = q.run(q.stream(consumer="c"), work, trigger={"processingTime": "0 seconds"})
+        stopping = threading.Thread(target=query.stop)
         try:
             assert works.wait(60)
         finally:
-            stopping = threading.Thread(target=query.stop)
             stopping.start()
-            with open_store(q.url) as store:
-                ((_, consumer, _),) = consumers(store, q.name)
-                wait_until(lambda one=consumer, store=store: state_of(store, q.name, one).ended)
+            wait_until(lambda query=query: not query.isActive)
             goes_on.set()
             stopping.join()
         assert rows == [100]
         with open_store(q.url) as store:
+            ((_, consumer, _),) = consumers(store, q.name)
+            wait_until(lambda one=consumer, store=store: state_of(store, q.name, one).ended)
             assert state_of(store, q.name, consumer).deaths == 0
 
 

@@ -120,8 +120,8 @@ class QueueStream(PlannedStream[Consumer | MultiInputPlanner]):
     def _on_signal(self, *_: object) -> None:
         """End this process: Spark sends a signal, and does not call `stop`.
 
-        `stop` is called first if there is a prefetched batch to release, or a batch in work: it
-        notes that the process ends in order. It has RELEASE_TIMEOUT seconds. An alarm ends a
+        `stop` is called first if there is a prefetched batch to release, or a batch in work. It
+        notes that the process ends in order, and has RELEASE_TIMEOUT seconds. An alarm ends a
         process that is suspended meanwhile, before another one takes over.
         """
         if not self._ending and (self.running is None or not (self.running.has_prefetched or self.running.works)):
