@@ -114,6 +114,12 @@ class _QueryRun:
         self._lock = threading.Lock()
         self._recorded = False
 
+    def catch_up(self) -> None:
+        """Take the reports of batches that Spark has not passed on yet: the program ends."""
+        for progress in self._query.recentProgress:
+            self.watch.note(json.loads(progress.json))
+        self.watch.close()
+
     def record(self) -> None:
         """Record the error of the run, if it failed. Waits if another thread is doing so."""
         with self._lock:
@@ -179,11 +185,11 @@ class QueryListener(StreamingQueryListener):
         _heard_runs.discard(number)
 
     def close(self) -> None:
-        """Record the errors that Spark has not reported yet, before the program and the JVM end."""
+        """Record what Spark has not reported yet, before the program and the JVM end."""
         with suppress(Py4JNetworkError, OSError):  # the JVM was killed with its queries: there is no error to record
             self._streams.removeListener(self)
             for run in [*self._runs.values()]:
-                run.watch.close()
+                run.catch_up()
                 run.record()
 
 

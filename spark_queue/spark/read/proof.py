@@ -87,6 +87,7 @@ class ReadProof:
 
         A report of an earlier process does not come any more: its driver died in between, and
         what its tasks have noted decides.
+        Raises `OptionError` if no report comes.
         """
         reading, deadline = reading_of(end), time.monotonic() + REPORT_TIMEOUT
         progress = reading.progress(self._store)

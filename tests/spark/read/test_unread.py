@@ -144,6 +144,27 @@ def test_what_an_earlier_run_has_read_does_not_count(any_url, name, query, again
     assert left(any_url, name) == 10
 
 
+@pytest.mark.parametrize("again", [read_nothing, read_one_task])
+def test_nor_does_it_if_spark_never_reports_the_last_run(any_url, name, query, again):
+    """Its driver died just after Spark had finished the batch."""
+
+    def die(batch):
+        read_all(batch)
+        raise Died
+
+    def die_late(batch):
+        again(batch)
+        replayed.finished += 1
+        raise Died
+
+    replayed = query(die, delivery="exactly-once")
+    for replayed.work in (die, die_late):
+        with pytest.raises(Died):
+            replayed.run()
+    fails(replayed)
+    assert left(any_url, name) == 10
+
+
 def test_a_batch_that_comes_again_and_is_read_is_committed(any_url, name, query):
     runs = []
 
