@@ -355,8 +355,8 @@ BUGS: dict[str, Bug] = {
     ),
     "commit without a fence": Bug(
         "stores/sqlite/store.py",
-        "    held, values = _held_clause(leases, ids)\n    if history:\n",
-        "    held, values = _held_clause(leases, ids)\n"
+        "    held, values = _held_clause(queue, leases, ids)\n    if history:\n",
+        "    held, values = _held_clause(queue, leases, ids)\n"
         "    if ids is not None:\n"
         "        held = 'queue = ? AND id IN (SELECT value FROM json_each(?))'\n"
         "        values = (_queue_id(db, queue), json.dumps(list(ids)))\n"
@@ -396,8 +396,8 @@ BUGS: dict[str, Bug] = {
     ),
     "tries lost": Bug(
         "stores/sqlite/store.py",
-        "    released = _change(db, release, held, values, due, int(failed))\n",
-        "    released = _change(db, release, held, values, due, 0)\n",
+        "    return change(db, release, held, values, due, int(failed))\n",
+        "    return change(db, release, held, values, due, 0)\n",
         CONFORMANCE + "test_tries_grow_with_each_failure",
     ),
     "a dead letter without its reason": Bug(

@@ -1084,9 +1084,9 @@ class MongoStore(SignallingStore):
     def _sizes(self, queues: Sequence[str], limit: int | None) -> dict[str, Sizes]:
         for queue in queues:
             self.check_queue(queue)
-        places, hint = self._find_places(queues), {}
-        if len(queues) == 1 and places:
-            hint = self._hint(self._collection(queues[0]), READY_INDEX)
+        places = self._find_places(queues)
+        first = next((queue for queue, place in places.items() if place.exists), None)
+        hint = {} if first is None else self._hint(self._collection(first), READY_INDEX)
         counter = SizeCounter(self._database(), self._now(), limit, self._bucket_ids, self._rows_field)
         return counter.count(places, **hint)
 
