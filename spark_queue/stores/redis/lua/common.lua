@@ -262,9 +262,9 @@ local function value_end(text, at)
   return at - 1
 end
 
--- Add the spans of the fields at the end of a JSON object to `spans`: of scalars, of texts without a
--- backslash, and of the headers. Return where the value before them ends. Texts have no `,"` inside,
--- and only the object itself ends after its last field, so none of these is within another value.
+-- Add the spans of the last fields of a JSON object to `spans`, if these are scalars, texts without
+-- a backslash, or the headers. Return where the value before them ends. None of these is within
+-- another value: texts have no `,"` inside, and only the object itself ends after its last field.
 local function field_spans_from_end(text, spans)
   local window = sub(text, -WINDOW, -2)
   local offset = #text - 1 - #window
