@@ -33,8 +33,8 @@ SETTLE_OUTCOMES = ("commit", "rollback", "dead", "move")
 class Settle(WriteOperation):
     """Settles messages of the batch, one per row: `commit`, `rollback`, `dead` or `move`.
 
-    Raises `SchemaError` if the columns do not fit. Raises `OptionError` if there is a column `to` and
-    the layout cannot move messages, or if no query of this consumer works on a batch.
+    Raises `SchemaError` if the columns do not fit. Raises `OptionError` if the layout cannot move
+    messages as column `to` says, or if no query of this consumer works on a batch.
     """
 
     def __init__(self, options: QueueOptions, schema: StructType) -> None:

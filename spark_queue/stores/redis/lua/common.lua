@@ -264,7 +264,7 @@ end
 
 -- Add the spans of the last fields of a JSON object to `spans`, if these are scalars, texts without
 -- a backslash, or the headers. Return where the value before them ends. None of these is within
--- another value: texts have no `,"` inside, and only the object itself ends after its last field.
+-- another value. Texts have no `,"` inside. Only the object itself ends after its last field.
 local function field_spans_from_end(text, spans)
   local window = sub(text, -WINDOW, -2)
   local offset = #text - 1 - #window
@@ -287,8 +287,8 @@ local function field_spans_from_end(text, spans)
 end
 
 -- Return where the values of a JSON object's own fields are: name -> {first, last}. Raise an error
--- if the text is not JSON. To walk through a long payload takes a second for 10 MB, so a document
--- is read from both ends, if its tries and headers are there.
+-- if the text is not JSON. To walk through a payload takes 0.1 s per MB. So a long document is read
+-- from both ends, if its tries and headers are there.
 local function field_spans(text)
   local spans = {}
   local _, at = find(text, '^%s*{')
