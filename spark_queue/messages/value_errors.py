@@ -87,7 +87,7 @@ def _find_column_faults(given: Mapping[str, Any]) -> Iterator[str]:
     if mature is not None and not isinstance(mature, datetime):
         yield f"mature must be a datetime with a time zone, not {type_name(mature)}"
     if tries is not None and not (isinstance(tries, int) and -(2**31) <= tries < 2**31):
-        is_long = isinstance(tries, int) and abs(tries) >= 10**30  # Python may refuse to write so many digits
+        is_long = isinstance(tries, int) and abs(tries) >= 10**30  # Python may refuse to write its digits
         yield f"tries must be a whole number below 2147483648, not {'a longer one' if is_long else repr(tries)}"
     if delay is not None and not (isinstance(delay, int | float) and abs(delay) <= MAX_DURATION_MS / 1000):
         yield "delay must be a number of seconds that end before the year 5000"

@@ -57,6 +57,30 @@ BUGS: dict[str, Bug] = {
         "",
         "tests/spark/read/test_consumer.py::test_a_consumer_that_was_taken_over_commits_nothing",
     ),
+    "a long delay begins again at 0": Bug(
+        "spark/encode.py",
+        "    return pc.round(pc.multiply(bounded, 1000)).cast(pa.int64())\n",
+        "    return pc.round(pc.multiply(seconds, 1000)).cast(pa.int64(), safe=False)\n",
+        "tests/spark/test_unfit_values.py::test_a_delay_that_no_number_of_ms_holds_is_a_bad_row",
+    ),
+    "a far moment is a datetime": Bug(
+        "spark/encode.py",
+        "(known.to_pylist(), reasons, strict=True)",
+        "(rows.to_pylist(), reasons, strict=True)",
+        "tests/spark/test_unfit_values.py::test_a_row_with_a_far_mature_becomes_a_dead_letter",
+    ),
+    "a duration has no end": Bug(
+        "options/parsers.py",
+        "    if ms > MAX_DURATION_MS:",
+        "    if ms == float('inf'):",
+        "tests/options/test_durations.py::test_a_duration_that_is_too_long_is_refused",
+    ),
+    "a queue is its own dead-letter queue": Bug(
+        "options/queue_names.py",
+        "    return queue not in (dead, dead_letter_queue(dead))\n",
+        "    return True\n",
+        "tests/options/test_dead_letter_queues.py::test_options_refuse_it",
+    ),
     "ledger, and never published again": Bug(
         "stores/services/publishing.py",
         "            if ledgers.is_decided(batch, writer):\n                break\n            staged",

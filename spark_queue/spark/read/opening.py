@@ -16,8 +16,8 @@ def open_query_store(options: QueueOptions) -> Store:
     """Return the store of a query.
 
     Raises `OptionError`, or warns, if the store evicts messages or the queue does not exist. Raises
-    `NotAQueue` if data of another program has the name of the queue or of its dead-letter queue,
-    and `OptionError` if a query moves dead letters of that one back.
+    `NotAQueue` if data of another program has the name of the queue or of its dead-letter queue.
+    Raises `OptionError` if a query moves dead letters of that one back.
     """
     fail = bool(options.fail_if_missing)
     store = open_store(options.url, retry_timeout=options.retry_timeout, create=not fail)

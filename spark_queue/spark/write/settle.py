@@ -33,7 +33,7 @@ SETTLE_OUTCOMES = ("commit", "rollback", "dead", "move")
 class Settle(WriteOperation):
     """Settles messages of the batch, one per row: `commit`, `rollback`, `dead` or `move`.
 
-    Raises `SchemaError` if the columns do not fit, and `OptionError` if the database cannot move
+    Raises `SchemaError` if the columns do not fit. Raises `OptionError` if the layout cannot move
     messages as column `to` says, or if no query of this consumer works on a batch.
     """
 

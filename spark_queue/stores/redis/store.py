@@ -51,7 +51,7 @@ from spark_queue.options.url import StoreUrl
 from spark_queue.stores.base import PAGE_BYTES, PAGE_ROWS
 from spark_queue.stores.redis.address import RedisAddress
 from spark_queue.stores.redis.connections import ServerConnections, pool_text
-from spark_queue.stores.redis.documents import DueId, as_records, pack_pieces, read_entry, to_documents
+from spark_queue.stores.redis.documents import CALL_BYTES, DueId, as_records, pack_pieces, read_entry, to_documents
 from spark_queue.stores.redis.failures import is_away, to_store_error
 from spark_queue.stores.redis.foreign import expected_type, find_foreign
 from spark_queue.stores.redis.keys import (
@@ -106,7 +106,7 @@ LUA_DIRECTORY = Path(__file__).with_name("lua")
 
 
 def load_scripts(
-    chunk: int = SCRIPT_CHUNK, run: int = RUN_SIZE, page: int = PAGE_BYTES, layout: str = DEFAULT_LAYOUT
+    chunk: int = SCRIPT_CHUNK, run: int = RUN_SIZE, page: int = CALL_BYTES, layout: str = DEFAULT_LAYOUT
 ) -> dict[str, tuple[str, str]]:
     """Return the scripts of a layout by name: SHA-1 and text.
 

@@ -366,7 +366,7 @@ def test_a_renewal_that_was_cut_short_is_ended_by_the_next(store, raw, queue, sm
 def test_each_end_of_a_renewal_that_was_cut_short_comes_in_its_time(store, queue, small_steps, first, second):
     store.push(queue, pushes(list(range(10))))
     store.reserve(queue, "c/1", 10, lease=MINUTE)
-    store.renew(queue, "c/1", first)
+    store._renew(queue, "c/1", first)
     begin_to_renew(store, queue, "c/1/0", second)
     over = 7 if first == OVER else 3
     assert store.reserve(queue, "d/1", 99) == [over]
