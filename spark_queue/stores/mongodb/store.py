@@ -37,7 +37,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any, ClassVar, TypeVar
-from urllib.parse import parse_qsl, unquote_plus, urlsplit
+from urllib.parse import parse_qsl, unquote_plus
 
 import pyarrow as pa
 import pymongo
@@ -215,6 +215,40 @@ STATE_CHANGES = {91, 189, 10058, 10107, 11600, 11602, 13435, 13436}
 _inherited_clients: list[MongoClient[Document]] = []
 
 
+def _database_in(url: str) -> str:
+    """Return the name of the database in a URL without parameters of ours.
+
+    Raises `OptionError`, without secrets, if the URL is invalid or names none.
+    """
+    # parse_uri would query the DNS for a mongodb+srv:// URL. Without its prefix and its srv
+    # options it is like any other URL.
+    plain, _, options = url.replace("mongodb+srv://", "mongodb://", 1).partition("?")
+    kept = [one for one in options.split("&") if one and not one.lower().startswith("srv")]
+    if kept:
+        plain += f"?{'&'.join(kept)}"
+    try:
+        database = parse_uri(plain)["database"]
+    except (OSError, ValueError, PyMongoError) as error:
+        text = ""
+        if "@" not in options:  # else an apparent option may be a part of the password
+            text = _find_rejected_option(kept)
+            if not text and isinstance(error, ConfigurationError) and not isinstance(error, InvalidURI):
+                text = scrub(str(error), url)
+        # The texts of other errors may quote a part of the password.
+        text = text or (
+            "this is no MongoDB URL; write mongodb://user:password@host:port/database?options, with special "
+            "characters of user and password as %40 (@), %3A (:), %2F (/), %3F (?), %23 (#)"
+        )
+        raise OptionError(f"option 'url': {text}", option="url") from None
+    if not database:
+        raise OptionError(
+            "option 'url': it names no database; write mongodb://host/database (and ?authSource=admin, if the "
+            "user was made there)",
+            option="url",
+        )
+    return str(database)
+
+
 def _find_rejected_option(options: Sequence[str]) -> str:
     """Return which option of a URL the driver refuses, and why; empty if it refuses none."""
     for number, one in enumerate(options):
@@ -289,38 +323,14 @@ class MongoStore(SignallingStore):
         address = StoreUrl.parse(url)
         address.check_parameters(cls.layout_name, cls.parameters)
         check_places(address.parameters)
-        # parse_uri would query the DNS for a mongodb+srv:// URL. Without its prefix and its srv
-        # options it is like any other URL.
-        plain, _, options = address.url.replace("mongodb+srv://", "mongodb://", 1).partition("?")
-        kept = [one for one in options.split("&") if one and not one.lower().startswith("srv")]
-        if kept:
-            plain += f"?{'&'.join(kept)}"
-        try:
-            database = parse_uri(plain)["database"]
-        except (OSError, ValueError, PyMongoError) as error:
-            text = ""
-            if "@" not in options:  # else an apparent option may be a part of the password
-                text = _find_rejected_option(kept)
-                if not text and isinstance(error, ConfigurationError) and not isinstance(error, InvalidURI):
-                    text = scrub(str(error), address.url)
-            # The texts of other errors may quote a part of the password.
-            text = text or (
-                "this is no MongoDB URL; write mongodb://user:password@host:port/database?options, with special "
-                "characters of user and password as %40 (@), %3A (:), %2F (/), %3F (?), %23 (#)"
-            )
-            raise OptionError(f"option 'url': {text}", option="url") from None
-        if not database:
-            raise OptionError(
-                "option 'url': it names no database; write mongodb://host/database (and ?authSource=admin, if the "
-                "user was made there)",
-                option="url",
-            )
+        _database_in(address.url)
         return url
 
     def __init__(self, url: str, *, retry_timeout: int = 5_000) -> None:
+        """Raises `OptionError` for an invalid URL."""
         super().__init__(url, retry_timeout=retry_timeout)
         self._own_prefix = OWN_PREFIX  # the prefix of our own collections
-        self._database_name = unquote_plus(urlsplit(self._address.url).path[1:]).partition(".")[0]
+        self._database_name = _database_in(self._address.url)
         self._lock: threading.Lock
         add_lock(self, "_lock")
         self._client: MongoClient[Document] | None = None
