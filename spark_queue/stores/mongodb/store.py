@@ -327,7 +327,7 @@ class MongoStore(SignallingStore):
         return url
 
     def __init__(self, url: str, *, retry_timeout: int = 5_000) -> None:
-        """Raises `OptionError` for an invalid URL."""
+        """Connect to nothing yet. Raises `OptionError` for an invalid URL."""
         super().__init__(url, retry_timeout=retry_timeout)
         self._own_prefix = OWN_PREFIX  # the prefix of our own collections
         self._database_name = _database_in(self._address.url)
