@@ -2,7 +2,7 @@
 
     producers ──> A ──> Spark, exactly once ──> B ──> consumers, and one that competes with them
 
-Each message has a name of its own, in a header. Whoever pushes or commits writes down what was acknowledged. At the
+Each message has a name of its own, in a header. Each program logs which pushes and commits were acknowledged. At the
 end each message whose push was acknowledged must have come out of B exactly once, into its history or its dead-letter
 queue, and each of which nobody knows whether it was pushed at most once; see verdict.py.
 
