@@ -205,7 +205,7 @@ class Marks:
         self._cache[name] = mark, read
 
     def expire(self) -> None:
-        """Let the next check of each collection read its mark; it knows when it was read last."""
+        """Let the next check of each collection read its mark. When each was read stays known."""
         self._expired = time.monotonic()
 
     def forget(self, name: str) -> None:

@@ -23,7 +23,7 @@ from spark_queue.stores.support.pause import PAUSE_CACHE_SECONDS
 #: How much more often clients poll here.
 FASTER = 10
 
-#: How many polls are counted: the commands of one more may be among theirs.
+#: How many polls are counted.
 POLLS = 8
 
 #: Commands in a second that a waiting client may send. Before, it sent 6 to 16.
@@ -47,11 +47,31 @@ def commands(raw):
     return sum(one["calls"] for name, one in raw.info("commandstats").items() if not name.endswith(("info", "ping")))
 
 
-def count(raw, polls):
-    """Count the commands of some polls; return the commands in a second of a client that is not `faster`."""
-    before, begun = commands(raw), time.monotonic()
-    wait_until(lambda: polls() >= POLLS, description="some polls")
-    return (commands(raw) - before) / (time.monotonic() - begun) / FASTER
+class Polls:
+    """The polls of a store: what its server had been sent, and when, as each of them began.
+
+    From the start of one poll to that of another the commands are those of whole polls: no part of one more counts.
+    """
+
+    def __init__(self, store, raw):
+        self.begun: list[tuple[str, int, float]] = []
+        ask = store.next_reservable
+
+        def noted(name):
+            self.begun.append((name, commands(raw), time.monotonic()))
+            return ask(name)
+
+        store.next_reservable = noted
+
+    def of(self, name):
+        return [(sent, moment) for one, sent, moment in self.begun if one == name]
+
+    def rate(self, name):
+        """Wait for some polls of a queue; return the commands in a second of a client that is not `faster`."""
+        first = len(self.of(name))
+        wait_until(lambda: len(self.of(name)) > first + POLLS, description="some polls")
+        (sent, begun), (all_sent, ended) = self.of(name)[first], self.of(name)[first + POLLS]
+        return (all_sent - sent) / (ended - begun) / FASTER
 
 
 def opened(url) -> Any:
@@ -60,7 +80,7 @@ def opened(url) -> Any:
 
 @pytest.mark.parametrize("layout", ["", "?layout=redis-list"])
 @pytest.mark.parametrize("state", ["empty", "scheduled", "paused"])
-def test_a_waiting_client_of_redis_sends_at_most_one_command_a_second(queue, faster, monkeypatch, layout, state):
+def test_a_waiting_client_of_redis_sends_at_most_one_command_a_second(queue, faster, layout, state):
     url, name = queue
     with opened(url + layout) as store, Redis.from_url(url, protocol=2) as raw:
         if state == "scheduled":
@@ -69,13 +89,11 @@ def test_a_waiting_client_of_redis_sends_at_most_one_command_a_second(queue, fas
             store.push(name, pushes(["x"]))
             store.pause(name)
         store.statistics(name)  # writes the counts
-        asked, ask = [], store.next_reservable
-        monkeypatch.setattr(store, "next_reservable", lambda one: (ask(one), asked.append(one))[0])
+        polls = Polls(store, raw)
         waiting = threading.Thread(target=store.wait, args=(name, 3_600_000), daemon=True)
         waiting.start()
-        wait_until(lambda: asked and store._listener.is_receiving(name), description="a client that sleeps")
-        begun = len(asked)
-        assert 0 < count(raw, lambda: len(asked) - begun) <= MOST
+        wait_until(lambda: polls.begun and store._listener.is_receiving(name), description="a client that sleeps")
+        assert 0 < polls.rate(name) <= MOST
         store.close()
         waiting.join()
 
@@ -83,16 +101,14 @@ def test_a_waiting_client_of_redis_sends_at_most_one_command_a_second(queue, fas
 def test_many_waiting_requests_of_a_service_send_at_most_one_command_a_second_for_each_queue(queue, faster):
     url, name = queue
     with opened(url) as store, Redis.from_url(url, protocol=2) as raw:
-        asked, ask = [], store.next_reservable
-        store.next_reservable = lambda one: (ask(one), asked.append(one))[0]
+        polls = Polls(store, raw)
 
         async def wait():
             watch = StoreWatch(store)
             caller: Any = "caller"
             waits = [asyncio.ensure_future(watch.wait(f"{name}.{n % 3}", 60, caller)) for n in range(30)]
             await asyncio.to_thread(wait_until, lambda: store._listener and store._listener.is_receiving(f"{name}.2"))
-            begun = len(asked)
-            rate = await asyncio.to_thread(count, raw, lambda: (len(asked) - begun) / 3)
+            rate = await asyncio.to_thread(polls.rate, f"{name}.2")
             for one in waits:
                 one.cancel()
             watch.close()
