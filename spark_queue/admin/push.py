@@ -17,7 +17,8 @@ from spark_queue.messages.ids import new_id_array
 from spark_queue.messages.json_text import dump_json, load_json
 from spark_queue.messages.payload import Json, from_json
 from spark_queue.messages.rules import validate_rows
-from spark_queue.messages.schema import MAX_DURATION_MS, MAX_TIME_MS, PUSHES
+from spark_queue.messages.schema import PUSHES
+from spark_queue.messages.times import MAX_DURATION_MS, MAX_TIME_MS
 from spark_queue.messages.value_errors import check_id_and_headers
 from spark_queue.options.arguments import check_seconds
 from spark_queue.stores import open_store

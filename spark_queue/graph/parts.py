@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo
 from pydantic_core import PydanticKnownError
 
 from spark_queue.graph.sql_functions import sql_mistake
-from spark_queue.messages.schema import MAX_DURATION_MS
+from spark_queue.messages.times import MAX_DURATION_MS
 from spark_queue.options.parsers import consumer_name, duration
 from spark_queue.options.values import AUTO
 

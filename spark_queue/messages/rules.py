@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 from spark_queue.messages.columns import columns_by_name, milliseconds
 from spark_queue.messages.headers import find_unfit
 from spark_queue.messages.ids import FOREIGN_ID_PREFIX, MAX_ID_BYTES, PLAIN_ID, SMALL_BATCH, has_operator
-from spark_queue.messages.schema import BUCKET_PREFIX, MAX_DURATION_MS, MAX_TIME_MS
+from spark_queue.messages.schema import BUCKET_PREFIX
+from spark_queue.messages.times import MAX_DURATION_MS, MAX_TIME_MS
 
 
 def id_rules(ids: pa.Array) -> list[tuple[pa.Array, str]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from spark_queue.errors import MessageError, OptionError, plural
 from spark_queue.messages.json_text import HALF_SURROGATE, find_json_faults, is_text, type_name
-from spark_queue.messages.schema import MAX_DURATION_MS
+from spark_queue.messages.times import MAX_DURATION_MS
 
 
 def error_for_values(

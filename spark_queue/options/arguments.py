@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from functools import wraps
@@ -9,7 +10,7 @@ from inspect import signature
 from typing import ParamSpec, TypeVar
 
 from spark_queue.errors import OptionError, did_you_mean
-from spark_queue.messages.schema import MAX_DURATION_MS
+from spark_queue.messages.times import MAX_DURATION_MS
 from spark_queue.options.masking import masked_repr
 from spark_queue.options.values import MAX_COUNT
 
@@ -54,12 +55,13 @@ def check_seconds(name: str, value: object, *, minimum: float = 0.0) -> None:
 
     They must end before the year 5000, as all durations must.
     """
-    wanted = f"a number of seconds, {minimum:g} or more"
+    numbers = "a number of seconds"
     if isinstance(value, int | float) and not isinstance(value, bool):
         if abs(value) > MAX_DURATION_MS / 1000:  # it is not shown: it may have any number of digits
-            raise OptionError(f"{name} must be {wanted}, that end before the year 5000", option=name)
+            raise OptionError(f"{name} must be {numbers} that end before the year 5000", option=name)
         if value >= minimum:
             return
+    wanted = numbers if minimum == -math.inf else f"{numbers}, {minimum:g} or more"
     hint = "; use .total_seconds()" if type(value).__name__ == "timedelta" else ""
     raise OptionError(f"{name} must be {wanted}, not {masked_repr(value)}{hint}", option=name)
 

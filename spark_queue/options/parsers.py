@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from spark_queue.errors import did_you_mean
 from spark_queue.messages.buckets import MAX_BUCKET_ROWS
-from spark_queue.messages.schema import MAX_DURATION_MS
+from spark_queue.messages.times import MAX_DURATION_MS
 from spark_queue.options.inputs import LOG
 from spark_queue.options.values import AUTO, MAX_COUNT, NEVER, REST
 

@@ -40,7 +40,7 @@ from pyspark.sql.types import (
 from spark_queue.errors import GraphError, did_you_mean
 from spark_queue.graph.file_mistakes import Mistake
 from spark_queue.graph.parts import FROM_FILE, FieldPath, ForeignSql, names_function
-from spark_queue.messages.schema import MAX_TIME_MS
+from spark_queue.messages.times import MAX_TIME_MS
 from spark_queue.runner.sql.compile import can_check, compile_foreign
 from spark_queue.runner.sql.fields import JSON_COLUMN, to_spark_sql
 from spark_queue.runner.sql.sizes import MAX_RESULT

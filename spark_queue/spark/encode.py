@@ -27,7 +27,8 @@ from spark_queue.messages.dead_letter import ERROR_HEADER, FROM_HEADER, MAX_REAS
 from spark_queue.messages.ids import new_id_array, new_ids
 from spark_queue.messages.payload import from_json, text_or_bytes
 from spark_queue.messages.rules import id_rules, is_utf8, replace_invalid_utf8
-from spark_queue.messages.schema import MAX_DURATION_MS, PUSHES
+from spark_queue.messages.schema import PUSHES
+from spark_queue.messages.times import MAX_DURATION_MS
 from spark_queue.spark.schema import arrow_schema
 from spark_queue.spark.typed_json import encode_json_column, encode_variants
 

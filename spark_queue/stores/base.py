@@ -62,7 +62,8 @@ from spark_queue.messages.dead_letter import cut_text
 from spark_queue.messages.ids import new_ids
 from spark_queue.messages.json_text import is_text
 from spark_queue.messages.rules import replace_invalid_utf8, validate_rows
-from spark_queue.messages.schema import HISTORY, HISTORY_FIELDS, MAX_TIME_MS, MESSAGES
+from spark_queue.messages.schema import HISTORY, HISTORY_FIELDS, MESSAGES
+from spark_queue.messages.times import MAX_TIME_MS
 from spark_queue.options.masking import mask, scheme_of
 from spark_queue.options.queue_names import MAX_QUEUE_BYTES, dead_letter_queue, source_queue
 from spark_queue.stores.support.bucket_split import isolate, split_bucket

@@ -26,7 +26,7 @@ from spark_queue.messages.dead_letter import (
     cut_text,
 )
 from spark_queue.messages.json_text import clean_text, is_text
-from spark_queue.messages.schema import MAX_DURATION_MS
+from spark_queue.messages.times import MAX_DURATION_MS
 from spark_queue.stores.note_shapes import fault_of
 
 View = Literal["messages", "history"]
@@ -320,7 +320,7 @@ def check_tag(tag: str) -> None:
 def check_duration(name: str, ms: int | None) -> None:
     """Raise `OptionError` if a duration is negative, or does not end before the year 5000."""
     if ms is not None and not 0 <= ms <= MAX_DURATION_MS:
-        why = "negative" if ms < 0 else "too long: it must end before the year 5000"
+        why = f"negative: {ms} ms" if ms < 0 else "too long: it must end before the year 5000"
         raise OptionError(f"{name} is {why}", option=name)
 
 

@@ -65,7 +65,8 @@ def said(call, *args, **options):
 def test_mistakes_of_a_batch_read(read, write, name):
     write(JSON)
     assert said(read, maxRecordPerTrigger="3") == (
-        "OptionError: unknown option 'maxrecordpertrigger'; did you mean 'maxRecordsPerTrigger'?"
+        "OptionError: unknown option 'maxrecordpertrigger'; "
+        "did you mean 'maxRecordsPerTrigger' or 'maxBytesPerTrigger'?"
     )
     assert said(read, "nunber INT").startswith("SchemaError: a queue has no column 'nunber'")
     assert re.search(f"does not exist in .*; did you mean '{name}'", said(read, queue=f"{name}s"))

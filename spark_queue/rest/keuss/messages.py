@@ -13,7 +13,7 @@ from fastapi import Path, Query, Request
 from starlette.responses import PlainTextResponse, Response
 
 from spark_queue.errors import MessageError
-from spark_queue.messages.schema import MAX_DURATION_MS
+from spark_queue.messages.times import MAX_DURATION_MS
 from spark_queue.rest.answers import json_response
 from spark_queue.rest.bound_queue import BoundQueue
 from spark_queue.rest.errors import Cancelled, NotFound

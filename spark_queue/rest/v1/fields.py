@@ -9,7 +9,7 @@ from fastapi import Request
 
 from spark_queue.errors import OptionError, plural
 from spark_queue.messages.payload import Json
-from spark_queue.messages.schema import MAX_DURATION_MS
+from spark_queue.messages.times import MAX_DURATION_MS
 from spark_queue.options.parsers import duration
 from spark_queue.rest.bodies import media_type, parse_json
 from spark_queue.rest.errors import UnsupportedMediaType

@@ -16,7 +16,7 @@ from spark_queue.admin.push import messages_to_batch
 from spark_queue.errors import MessageError, OptionError
 from spark_queue.messages.columns import milliseconds
 from spark_queue.messages.payload import Json
-from spark_queue.messages.schema import MAX_TIME_MS, MIN_TIME_MS
+from spark_queue.messages.times import MAX_TIME_MS, MIN_TIME_MS
 from spark_queue.rest.answers import json_response, json_text, text_response
 from spark_queue.rest.base64url import decode_base64url, encode_base64url
 from spark_queue.rest.errors import add_nothing_pushed

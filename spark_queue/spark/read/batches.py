@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable
 
 from spark_queue.errors import FencedError, StoreError
-from spark_queue.messages.schema import MAX_TIME_MS
+from spark_queue.messages.times import MAX_TIME_MS
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.read.abandoned import AbandonedEpochs
 from spark_queue.spark.read.delivery import DROPPED_MESSAGE, is_dropped, is_noted, mark_delivery

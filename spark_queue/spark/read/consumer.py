@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from spark_queue.messages.schema import MAX_TIME_MS
+from spark_queue.messages.times import MAX_TIME_MS
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.options.values import FAIL
 from spark_queue.spark.read.arrival import ARRIVED, next_arrival

@@ -37,7 +37,8 @@ from spark_queue.messages.ids import new_ids
 from spark_queue.messages.json_text import load_json
 from spark_queue.messages.message import messages, pushes
 from spark_queue.messages.payload import as_json
-from spark_queue.messages.schema import MAX_TIME_MS, MESSAGES
+from spark_queue.messages.schema import MESSAGES
+from spark_queue.messages.times import MAX_TIME_MS
 from spark_queue.stores import open_store
 from spark_queue.stores.base import SMALLEST_PARTITION, Store
 from spark_queue.stores.conformance.ahead import AheadContract

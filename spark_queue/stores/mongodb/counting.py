@@ -14,7 +14,7 @@ from bson import DatetimeMS, MinKey
 from bson.regex import Regex
 from pymongo.database import Database
 
-from spark_queue.messages.schema import MAX_TIME_MS
+from spark_queue.messages.times import MAX_TIME_MS
 from spark_queue.stores.mongodb.documents import (
     NO_END_DATE,
     RESERVED,

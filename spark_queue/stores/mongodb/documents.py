@@ -48,7 +48,8 @@ from pymongo.errors import BulkWriteError
 from spark_queue.messages.buckets import MAX_ROWS_DIGITS, is_bucket, rows_of
 from spark_queue.messages.columns import build_messages, due_ms, header_dicts, with_history
 from spark_queue.messages.ids import OBJECT_ID
-from spark_queue.messages.schema import BUCKET_PREFIX, MAX_TIME_MS, PayloadKind
+from spark_queue.messages.schema import BUCKET_PREFIX, PayloadKind
+from spark_queue.messages.times import MAX_TIME_MS
 from spark_queue.stores.base import PAGE_BYTES
 from spark_queue.stores.mongodb.bson_json import check_document, header_fields, header_text, need_checks, to_bson
 from spark_queue.stores.mongodb.keys import filters_greater, id_of, identity_of, json_text, key_of, sort_key

@@ -74,7 +74,7 @@ from spark_queue.errors import (
 from spark_queue.fork_locks import add_lock
 from spark_queue.messages.buckets import ClaimLimit, Record, Selected, is_bucket, select_records
 from spark_queue.messages.json_text import dump_json
-from spark_queue.messages.schema import MAX_TIME_MS
+from spark_queue.messages.times import MAX_TIME_MS
 from spark_queue.options.masking import cause_without_secrets, is_harmless, mask, parameter_name, scrub
 from spark_queue.options.queue_names import dead_letter_queue
 from spark_queue.options.url import StoreUrl

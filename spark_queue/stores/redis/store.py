@@ -45,7 +45,8 @@ from spark_queue.errors import NotAQueue, StoreError
 from spark_queue.messages.batching import batch_by_size
 from spark_queue.messages.buckets import MAX_BUCKET_BYTES, ClaimLimit, Record
 from spark_queue.messages.columns import due_ms
-from spark_queue.messages.schema import BUCKET_PREFIX, HISTORY, MAX_TIME_MS
+from spark_queue.messages.schema import BUCKET_PREFIX, HISTORY
+from spark_queue.messages.times import MAX_TIME_MS
 from spark_queue.options.masking import cause_without_secrets, mask
 from spark_queue.options.url import StoreUrl
 from spark_queue.stores.base import PAGE_BYTES, PAGE_ROWS

@@ -18,7 +18,8 @@ import pyarrow as pa
 from spark_queue.errors import OptionError, UsageError
 from spark_queue.messages.columns import header_dicts, headers_array
 from spark_queue.messages.ids import OBJECT_ID
-from spark_queue.messages.schema import MAX_DURATION_MS, PUSHES
+from spark_queue.messages.schema import PUSHES
+from spark_queue.messages.times import MAX_DURATION_MS
 from spark_queue.options.parsers import PLAIN_NAME
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.ledger import Writer, ledger_of, stage_of

@@ -30,7 +30,8 @@ from spark_queue.errors import OptionError, StoreError, StoreUnavailable, did_yo
 from spark_queue.messages.arrow_bytes import DamagedBytes, append_digest, from_bytes_with_digest, to_bytes
 from spark_queue.messages.buckets import ClaimLimit, Record, are_buckets, count_rows, rows_of, select_records
 from spark_queue.messages.columns import due_ms, header_dicts, slice_by_size, with_due_time
-from spark_queue.messages.schema import BUCKET_PREFIX, MAX_TIME_MS, PUSHES
+from spark_queue.messages.schema import BUCKET_PREFIX, PUSHES
+from spark_queue.messages.times import MAX_TIME_MS
 from spark_queue.options.masking import mask
 from spark_queue.stores.base import PAGE_ROWS, Store
 from spark_queue.stores.sqlite.change_poll import ChangePoll

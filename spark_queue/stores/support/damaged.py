@@ -30,7 +30,8 @@ from spark_queue.messages.dead_letter import DIGEST_HEADER, ERROR_HEADER
 from spark_queue.messages.json_text import load_foreign_json
 from spark_queue.messages.payload import text_or_bytes, to_jsonable
 from spark_queue.messages.rules import NOT_JSON, NOT_TEXT, all_json
-from spark_queue.messages.schema import MAX_TIME_MS, MIN_TIME_MS, NO_MESSAGES
+from spark_queue.messages.schema import NO_MESSAGES
+from spark_queue.messages.times import MAX_TIME_MS, MIN_TIME_MS
 from spark_queue.stores.types import Condition, filter_rows
 
 T = TypeVar("T")

@@ -42,7 +42,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from spark_queue.errors import CheckpointError, plural
-from spark_queue.messages.schema import MAX_TIME_MS
+from spark_queue.messages.times import MAX_TIME_MS
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.log.log_notes import LogNotes
 from spark_queue.stores.services.log.sealing import PAUSE_CACHE_MS, Sealer
