@@ -108,7 +108,7 @@ async def load(
     """Let so many clients push, reserve, commit and roll back for so long, or until it is enough; take what is left.
 
     `paths`: the queues, which the clients share out. `dying`: the server may die and come again; a call that broke
-    is made again, by whoever comes next where it was a reservation.
+    is made again, by the next client if it was a reservation.
     """
     tally, number = Tally(), itertools.count()
     end = time.monotonic() + seconds

@@ -17,7 +17,7 @@ PROGRAMS = Path(__file__).with_name("programs.py")
 
 
 def start(program, *, output=None, launcher=(), env=None, **arguments):
-    """Run a program of programs.py, in a session of its own: whoever runs the tests does not share its signals.
+    """Run a program of programs.py, in a session of its own: signals to the tests do not reach it.
 
     `output`: a file for what it prints, which is shown otherwise. `launcher`: what runs it, instead of Python itself.
     `env`: more of its environment.

@@ -154,7 +154,7 @@ def produce(url, queue, log, producer, seed, twin=None, first=0, client=None, be
 
     Nothing is ever pushed again: of a push that failed nobody knows the outcome, and its messages count as "maybe".
     The store gets no patience, so it does not push again by itself either. `twin`: URL and queue for the other half
-    of each message, in the same order. `first`: the first number. `client`: of whoever has forked this process.
+    of each message, in the same order. `first`: the first number. `client`: that of the parent of this process.
     `behind`: URL and queue at the end, whose consumers may be slower than the query.
     """
     rng, log = random.Random(seed), logger(log, sync=True)
@@ -441,7 +441,7 @@ def last_in(checkpoint, log):
 def consume_for_good(url, queue, log, consumer, lease, seed, client=None):
     """Reserve and commit, and keep what is committed in the history, which is the truth about it.
 
-    `client`: of whoever has forked this process.
+    `client`: that of the parent of this forked process.
     """
     rng, log = random.Random(seed), logger(log, sync=True)
     options = {"consumer": consumer, "lease": lease, "history": HISTORY}
@@ -492,7 +492,7 @@ def _note(log, did, batch, begun):
 
 
 def end_with(parent):
-    """Do not outlive whoever runs the tests: this is a session of its own, which no terminal ends."""
+    """End with the process that runs the tests: this is a session of its own, which no terminal ends."""
     while os.getppid() == parent:
         time.sleep(1)
     os._exit(1)

@@ -45,7 +45,7 @@ class Item:
         return self.tag is not None and not self.ended(now)
 
     def failures(self, now: int) -> int:
-        """What its tries are for whoever takes it."""
+        """Return its tries for the consumer that reserves it next."""
         return self.tries + (self.ended(now) and not self.unseen)
 
     @property

@@ -195,7 +195,7 @@ def test_two_clients_that_split_the_same_bucket_get_each_message_once(store, nam
 
 
 def test_a_split_of_a_bucket_that_fits_loses_nothing(store, name):
-    """Whoever was told that it is too large may find that there is room now."""
+    """A reserve found it too large; when it splits it, there may be room."""
     store.push(name, pushes(list(range(10))))
     (page,) = (one.batch for one in store._buckets(name, None))
     split_bucket(store, name, page.column("id")[0].as_py(), 10)

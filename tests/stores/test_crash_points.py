@@ -106,8 +106,8 @@ class World:
         with self.watched():
             return killed(work, self.plan), None
 
-    def told(self, at: int, way: Way) -> str:
-        """What happened, for whoever reads of a failure."""
+    def describe(self, at: int, way: Way) -> str:
+        """Return what happened, for the message of a failure."""
         name = self._names[at - 1] if at <= len(self._names) else "after the last one"
         return f"request {at} ({name}) {way.value}"
 
@@ -576,7 +576,7 @@ def scenes(world: World, way: Way, operation: Operation, meanwhile: Begin | None
     for at in itertools.count(1):
         scene = Scene(world, operation)
         struck, got = world.disturbed(at, way, operation.act, scene, meanwhile and partial(meanwhile, scene))
-        yield Run(scene, world.told(at, way), struck and way is Way.KILLED, struck, got)
+        yield Run(scene, world.describe(at, way), struck and way is Way.KILLED, struck, got)
         world.bury()
         scene.clear()
         if not struck:

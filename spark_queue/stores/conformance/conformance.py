@@ -53,6 +53,7 @@ from spark_queue.stores.conformance.helpers import (
 from spark_queue.stores.conformance.log import LogContract
 from spark_queue.stores.conformance.pause import PauseContract
 from spark_queue.stores.conformance.payloads import PayloadContract
+from spark_queue.stores.conformance.sized import SizedContract
 from spark_queue.stores.conformance.sizes import SizesContract
 from spark_queue.stores.conformance.staging import StagingContract
 from spark_queue.stores.conformance.waiting import (
@@ -128,7 +129,14 @@ def _reserve_until_killed(url: str, queue: str, consumer: str) -> None:
 
 
 class StoreContract(
-    StagingContract, AheadContract, ForwardingContract, PauseContract, LogContract, PayloadContract, SizesContract
+    StagingContract,
+    AheadContract,
+    ForwardingContract,
+    PauseContract,
+    LogContract,
+    PayloadContract,
+    SizedContract,
+    SizesContract,
 ):
     """The tests of the contract. Inherit them, and define the fixtures `url` and `unreachable`.
 

@@ -47,7 +47,7 @@ def check(world, way):
             struck, what = True, "nothing"
         else:
             struck, got = world.disturbed(at, way, fetched, queues)
-            what = world.told(at, way)
+            what = world.describe(at, way)
             assert way is Way.KILLED or got == [1, 2], what
             world.bury()
         assert fetched(world.store, queues) == [1, 2], what
