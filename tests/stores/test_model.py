@@ -7,12 +7,10 @@ operations that led to it, and how to run just these again.
 from __future__ import annotations
 
 import os
-import re
 import time
 import uuid
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from hashlib import sha256
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -40,14 +38,9 @@ SHORT = 30  #: ms: a lease that is waited out
 START = datetime(2020, 1, 1, tzinfo=UTC)
 
 
-def object_id(id):
-    """The id by which MongoDB knows a message."""
-    return bytes.fromhex(id) if re.fullmatch("[0-9a-f]{24}", id) else sha256(id.encode()).digest()[:12]
-
-
 #: By the kind of server: the order that the contract leaves to a store, and how many sequences take
 #: half a minute.
-ORDERS = {"mongodb": (Order(by_end=True, of_id=object_id), 50)}
+ORDERS = {"mongodb": (Order(by_end=True, staged=True), 50), "redis": (Order(by_id=True), 150)}
 USUAL = (Order(), 150)
 
 #: Few, so that operations meet; the last two are no ObjectIds.
