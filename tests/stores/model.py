@@ -61,21 +61,22 @@ class Order:
 
     Messages of the same due time are in the order of their pushes. `by_end`: a message whose lease
     ended takes its place by that end; `staged`: a message that was staged has the place of then,
-    not of its publish; `by_id`: those of the same due time are in the order of their ids.
+    not of its publish; `seen`: pushes are in order only among free messages of the same queue, so
+    the places are those that a look at the store shows.
     """
 
     by_end: bool = False
     staged: bool = False
-    by_id: bool = False
+    seen: bool = False
 
-    def due(self, item: Item) -> tuple[int, Any]:
+    def due(self, item: Item) -> tuple[int, int]:
         """The place of a message among all, or among those of its tag."""
-        return known(item.due), item.id if self.by_id else item.place
+        return known(item.due), item.place or 0
 
-    def free(self, item: Item, now: int) -> tuple[int, Any]:
+    def free(self, item: Item, now: int) -> tuple[int, int]:
         """The place of a message among those that may be taken."""
         moment = item.until if self.by_end and item.ended(now) else item.due
-        return known(moment or 0), item.id if self.by_id else item.place
+        return known(moment or 0), item.place or 0
 
 
 @dataclass

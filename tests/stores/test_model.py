@@ -40,7 +40,7 @@ START = datetime(2020, 1, 1, tzinfo=UTC)
 
 #: By the kind of server: the order that the contract leaves to a store, and how many sequences take
 #: half a minute.
-ORDERS = {"mongodb": (Order(by_end=True, staged=True), 50), "redis": (Order(by_id=True), 150)}
+ORDERS = {"mongodb": (Order(by_end=True, staged=True), 50), "redis": (Order(seen=True), 150)}
 USUAL = (Order(), 150)
 
 #: Few, so that operations meet; the last two are no ObjectIds.
@@ -165,6 +165,9 @@ class Machine(RuleBasedStateMachine):
                     assert replace(one, tag=None, until=None) == seen[one.id]
                     seen[one.id] = one
             self.model.agree(queue, seen)
+            if self.model.order.seen:
+                for place, one in enumerate(self.peeked(self.made % 3, queue, limit=1_000)):
+                    self.model.queue(queue)[one.id].place = place
             for tag, items in held.items():
                 assert [one.id for one in items] == [one.id for one in self.model.held(queue, tag) if one.tag == tag]
             self.model.now = store.now()
