@@ -182,8 +182,8 @@ def _read_page(
 ) -> bytes:
     """Return a page.
 
-    Messages of one moment are in the order of their pushes, which no condition can name. So those of
-    the moment of `start` are read again, up to the last one that was seen.
+    Messages of one moment are in the order of their pushes, which no condition can name. So those
+    of the moment of `start` are read again, up to the last one that was seen.
     """
     if start is not None:
         where = [*where, Condition("mature", ">=", start.moment)]

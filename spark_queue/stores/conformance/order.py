@@ -83,6 +83,9 @@ class OrderContract:
         assert payloads_of(store.fetch(queue, "c/3/0", 3)) == list(range(20))
         store.rollback(queue, "c/3", delay=1)
         assert wait_until(lambda: store.sizes(queue).ready == 20)
+        if "order" not in store.unsupported:  # else some return to the end of the list
+            assert store.reserve(queue, "c/4", 8)
+            store.rollback(queue, "c/4", delay=None)
         assert drain(store, queue) == list(range(20))
 
     def test_what_moves_keeps_its_order(self, store: Store, queue: str) -> None:
@@ -92,6 +95,7 @@ class OrderContract:
         assert sum(store.reserve(other, "c/1", 20)) == 20
         assert store.move(other, dead, tag="c/1", dead_letter=DeadLetterInfo("why")) == 20
         assert store.move(dead, queue) == 20
+        assert wait_until(lambda: store.sizes(queue).ready == 20)  # a list may make some due a few ms later
         assert drain(store, queue) == list(range(20))
 
     def test_a_stage_is_published_in_its_order(self, store: Store, queue: str, sink: str) -> None:

@@ -49,7 +49,9 @@ def test_a_queue_of_the_version_before_is_taken_over(mongodb_url, collection):
     with open_store(mongodb_url) as store:
         assert store.sizes(collection.name).ready == 12
         assert names_of(collection) >= OLD_NAMES, "looking changes nothing"
-        store.push(collection.name, pushes(list(range(12, 20)), ids=own_ids(8), mature=PAST))
+        store.push(
+            collection.name, pushes(list(range(12, 20)), ids=[f"new {one}" for one in own_ids(8)], mature=PAST)
+        )
         assert names_of(collection) >= NEW_NAMES and not names_of(collection) & OLD_NAMES
         assert drain(store, collection.name, 5) == by_key + list(range(12, 20))
 
@@ -60,9 +62,11 @@ def test_a_client_of_the_version_before_may_go_on_beside(mongodb_url, collection
         collection.create_indexes(list(OLD_INDEXES))  # as that client does when it misses its indexes
         insert_old(collection, ["x"], 9)
         assert drain(store, collection.name, 2) == [9, 0, 1, 2]
-        later.push(collection.name, pushes([3]))
-        assert not names_of(collection) & OLD_NAMES, "a new client drops them"
-        collection.create_indexes(list(OLD_INDEXES))
+        for client in (store, later):
+            client._marks.expire()
+            client.push(collection.name, pushes([3]))
+            assert not names_of(collection) & OLD_NAMES, "a new client drops them"
+            collection.create_indexes(list(OLD_INDEXES))
         for client in (store, later):
             client._marks.expire()
             client.push(collection.name, pushes([4]))
