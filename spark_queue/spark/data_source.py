@@ -40,6 +40,9 @@ class QueueDataSource(PickledWithLoader, DataSource):
     #: The cores of the cluster, if the session that registered this class knows them.
     cores: int | None = None
 
+    #: The default time zone of the JVM, if the session that registered this class knows it.
+    jvm_zone: str | None = None
+
     #: The fields of the `Owner` that is the program that registered this class, if it did.
     program: dict[str, Any] | None = None
 
@@ -78,14 +81,19 @@ class QueueDataSource(PickledWithLoader, DataSource):
             )
         from spark_queue.spark.write.data_writers import BatchWriter
 
-        return BatchWriter(self._create_operation(schema, streaming=False))
+        return BatchWriter(self._operation(schema, streaming=False))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         if overwrite:
             raise OptionError("a queue takes outputMode append or update, not complete", option="outputMode")
         from spark_queue.spark.write.data_writers import StreamWriter
 
-        return StreamWriter(self._create_operation(schema, streaming=True))
+        return StreamWriter(self._operation(schema, streaming=True))
+
+    def _operation(self, schema: StructType, *, streaming: bool) -> Push | Settle:
+        operation = self._create_operation(schema, streaming=streaming)
+        operation.jvm_zone = self.jvm_zone
+        return operation
 
     def _create_operation(self, schema: StructType, *, streaming: bool) -> Push | Settle:
         role = role_of_write(self.options)

@@ -36,9 +36,10 @@ from spark_queue.messages.json_text import clean_json
 from spark_queue.messages.payload import as_json, as_text
 from spark_queue.options.inputs import DELIVERY_HASH, LOG
 from spark_queue.options.queue_options import QueueOptions
+from spark_queue.spark.json_types import check_json_type
 from spark_queue.spark.read.arrival import ARRIVED
 from spark_queue.spark.read.offsets import delivery_of_tag
-from spark_queue.spark.typed_json import json_parser, json_writer, parse_json_column
+from spark_queue.spark.typed_json import json_parser, parse_json_column
 
 CORRUPT_COLUMN = "_corrupt_payload"
 
@@ -214,7 +215,7 @@ def check_write_schema(
         if not isinstance(kind, columns[name]) or (name == "headers" and kind.simpleString() != expected):
             raise SchemaError(f"column {name!r} is {kind.simpleString()} but must be {expected}", column=name)
         if name == "payload" and isinstance(kind, _NESTED_TYPES):
-            json_writer(kind, name)
+            check_json_type(kind, name)
     for name in required:
         if name not in schema.names:
             remedy = f": {_REMEDIES[name]}" if name in _REMEDIES else ""

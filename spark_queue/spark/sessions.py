@@ -81,7 +81,8 @@ def register(spark: SparkSession) -> None:
     activate(spark)
     add_listener(spark)
     try:
-        source = portable_source(QueueDataSource, cores=_cluster_cores(spark), program=asdict(Owner.current("", 0)))
+        known = {"cores": _cluster_cores(spark), "jvm_zone": _jvm_zone(spark)}
+        source = portable_source(QueueDataSource, **known, program=asdict(Owner.current("", 0)))
         spark.dataSource.register(source)
     except AnalysisException as error:
         if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):  # Spark 4.0 raises this if it has found the format itself
@@ -96,6 +97,17 @@ def _cluster_cores(spark: SparkSession) -> int | None:
     known: int = context.defaultParallelism
     # A cluster may still be starting its executors.
     return known if str(context.master).startswith("local") else max(known, cores())
+
+
+def _jvm_zone(spark: SparkSession) -> str | None:
+    """Return the time zone of a session that sets none: the default of its JVM.
+
+    With Spark Connect, which hides the JVM, that which the session has now.
+    """
+    context = getattr(spark, "_sc", None)
+    if context is None:
+        return spark.conf.get("spark.sql.session.timeZone")
+    return str(context._jvm.java.util.TimeZone.getDefault().getID())
 
 
 def activate(spark: SparkSession) -> None:

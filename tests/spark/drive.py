@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import Row, StructType
+from pyspark.sql.types import StructType
 
 from spark_queue import open_store
 from spark_queue.messages.message import messages
@@ -136,8 +136,7 @@ class Write:
         writer, expected = carried(self.writer), arrow_schema(self.schema)
         given = (pa.RecordBatch.from_arrays(one.columns, schema=expected) for one in batches)
         with task(partition, self.query or self.within, self.batch, connect=self.connect):
-            # Spark 4.0 gives a streaming writer rows.
-            return carried(writer.write(given if self.query is None or SPARK >= (4, 1) else _as_rows(given)))
+            return carried(writer.write(given))
 
     def commit(self, *written: WriteResult | None) -> None:
         """Let the driver commit: all tasks have succeeded."""
@@ -166,12 +165,6 @@ class Write:
 def save(*partitions: pa.RecordBatch, **options: Any) -> None:
     """Write rows as `df.write` does, each batch in a task of its own."""
     Write(partitions[0].schema, **options).run(*partitions)
-
-
-def _as_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
-    for batch in batches:
-        for row in batch.to_pylist():
-            yield Row(**{name: dict(one) if name == "headers" and one else one for name, one in row.items()})
 
 
 # --- the source -----------------------------------------------------------------------------------
