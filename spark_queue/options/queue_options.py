@@ -34,6 +34,7 @@ from spark_queue.options.parsers import (
     one_of,
     reserving_consumer_name,
     target,
+    time_zone,
     url_map,
     word,
 )
@@ -231,6 +232,11 @@ class QueueOptions:
         one_of("json", "text", "binary", "variant"), ALL_ROLES,
         "Content of the column `payload`: JSON text, plain text, bytes, or a VARIANT.",
         shown="`json`; in a write, by the column's type",
+    )  # fmt: skip
+    time_zone: str | None = _option(
+        time_zone, READ_ROLES,
+        "Time zone of times in [typed payloads](typed.md) that name none, such as `2026-07-01T12:00:00`.",
+        shown="`spark.sql.session.timeZone`",
     )  # fmt: skip
     view: str = _option(
         one_of("messages", "history"), ("snapshot",),

@@ -27,7 +27,7 @@ from spark_queue.spark.read.offsets import input_offsets
 from spark_queue.spark.read.proof import proving_input, reading_of
 from spark_queue.spark.read.snapshot import FilteringReader
 from spark_queue.spark.schema import arrow_schema
-from spark_queue.spark.task_context import LISTENER_PROPERTY
+from spark_queue.spark.task_context import LISTENER_PROPERTY, TIME_ZONE
 from spark_queue.spark.write.data_writers import WriteResult
 from spark_queue.stores.services.ledger import ledger_of
 from spark_queue.stores.services.owner import revoke
@@ -54,6 +54,8 @@ def task(
     inner._partitionId = partition
     inner._attemptNumber = 0
     inner._localProperties = {"spark.job.tags": f"{CONNECT_TAG},other"} if connect else {}
+    if outer is not None and (zone := outer.getLocalProperty(TIME_ZONE)):  # of the session, as those within it
+        inner._localProperties[TIME_ZONE] = zone
     if query is not None:
         inner._localProperties |= {LISTENER_PROPERTY: "true"} if listened else {}
         inner._localProperties |= {"sql.streaming.queryId": query, "streaming.sql.batchId": str(batch)}
