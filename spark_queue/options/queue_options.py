@@ -33,6 +33,7 @@ from spark_queue.options.parsers import (
     one_of,
     reserving_consumer_name,
     target,
+    time_zone,
     url_map,
     word,
 )
@@ -235,9 +236,10 @@ class QueueOptions:
         shown="`json`; in a write, by the column's type",
     )  # fmt: skip
     time_zone: str | None = _option(
-        not_empty, ALL_ROLES,
-        "Time zone of timestamps in [struct payloads](struct-payloads.md): `Europe/Berlin`, `UTC`, `+02:00`.",
-        shown="that of the session",
+        time_zone, ALL_ROLES,
+        "Time zone of times in [typed payloads](typed.md) that name none, such as `2026-07-01T12:00:00`, and of "
+        "timestamps that a write puts into [struct payloads](struct-payloads.md).",
+        shown="`spark.sql.session.timeZone`",
     )  # fmt: skip
     timestamp_format: str | None = _option(
         str, ("push", "settle"), f"{_PATTERN} of timestamps in struct payloads.",

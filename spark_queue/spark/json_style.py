@@ -6,14 +6,18 @@ properties, in which Spark passes what was set in the session.
 
 from __future__ import annotations
 
+from datetime import tzinfo
+
 from pyspark import TaskContext
 
+from spark_queue.errors import OptionError
 from spark_queue.options.consistency import option_error, option_name
 from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.time_zones import zone_of
 from spark_queue.spark.json_moments import MomentStyle
 from spark_queue.spark.json_write import JsonStyle
 from spark_queue.spark.moment_patterns import Part, Unfit, compile_pattern, local_moment
-from spark_queue.spark.zones import ZONE_PROPERTY, zone_of
+from spark_queue.spark.task_context import time_zone_of
 
 #: The local property with the default of `ignoreNullFields`.
 _IGNORE_NULLS_PROPERTY = "spark.sql.jsonGenerator.ignoreNullFields"
@@ -27,26 +31,36 @@ _PATTERNS = {
 
 
 def check_style(options: QueueOptions) -> None:
-    """Raise `OptionError` if the zone or a pattern of a write is wrong."""
-    zone_of(options.time_zone, None, None)
+    """Raise `OptionError` if a pattern of a write is wrong."""
     for name in _PATTERNS:
         _pattern(options, name)
 
 
-def style_of(options: QueueOptions, jvm_zone: str | None) -> JsonStyle:
-    """Return how the task that runs writes JSON. `jvm_zone`: that of the JVM, if it is known."""
+def style_of(options: QueueOptions, zone: str | None) -> JsonStyle:
+    """Return how the task that runs writes JSON. `zone`: that of its session, if it sets none."""
     task = TaskContext.get()
-    session = task.getLocalProperty(ZONE_PROPERTY) if task else None
+    name = options.time_zone or time_zone_of(task) or zone or "UTC"
     ignore_nulls = options.ignore_null_fields
     if ignore_nulls is None:
         ignore_nulls = task is None or (task.getLocalProperty(_IGNORE_NULLS_PROPERTY) or "true").lower() == "true"
     moments = MomentStyle(
-        zone=zone_of(options.time_zone, session, jvm_zone),
+        zone=_zone(name),
         timestamp=_pattern(options, "timestamp_format"),
         timestamp_ntz=_pattern(options, "timestamp_ntz_format"),
         date=_pattern(options, "date_format"),
     )
     return JsonStyle(moments, ignore_nulls=ignore_nulls)
+
+
+def _zone(name: str) -> tzinfo:
+    try:
+        return zone_of(name).info
+    except ValueError:
+        raise OptionError(
+            f"the session's time zone is {name!r}, which Python's time zone database does not have: set the option "
+            "'timeZone' to another one",
+            option="timeZone",
+        ) from None
 
 
 def _pattern(options: QueueOptions, name: str) -> Part | None:

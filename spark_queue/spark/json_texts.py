@@ -65,8 +65,9 @@ def float_texts(column: pa.Array) -> pa.Array:
 def float_text(number: np.floating[Any]) -> str:
     """Return a single number, as `float_texts`."""
     if _PLAIN_FROM <= abs(number) < _PLAIN_TO or number == 0:
-        return str(number)
-    return _java_number(float(number), str(number), 1e-40 if number.itemsize == 4 else 1e-300)
+        return np.format_float_positional(number, trim="0")
+    text = np.format_float_scientific(number, trim="-")
+    return _java_number(float(number), text, _TINY[pa.float32() if number.itemsize == 4 else pa.float64()])
 
 
 def quote_not_finite(texts: pa.Array) -> pa.Array:

@@ -1,173 +1,125 @@
 """Parse JSON payloads as struct, map or array columns.
 
-The rules for each type are those of Spark's JSON reader in its permissive mode, row by row.
+The rules for each type are those of Spark's JSON reader in its permissive mode, row by row: see
+`typed/values.py`.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal, InvalidOperation
-from functools import partial
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
-from pyspark.sql.types import (
-    ArrayType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
+from pyspark.sql.types import DataType
+
+from spark_queue.options.time_zones import UTC_ZONE, Zone, zone_of
+from spark_queue.spark.typed.columns import ColumnReader
+from spark_queue.spark.typed.documents import (
+    compact_text,
+    load_compact,
+    load_loose,
+    loose_text,
+    read_document,
+    written_text,
 )
+from spark_queue.spark.typed.values import Parser, PartlyRead, Reading, root_parser
 
-from spark_queue.errors import MessageError, SchemaError
-from spark_queue.messages.json_text import dump_json, load_json
-
-#: Converts a value that is not null. A parser raises `ValueError` if the value does not fit.
-Converter = Callable[[Any], Any]
-
-#: The lowest number that is too large for each type.
-_LIMITS: dict[type[DataType], int] = {ByteType: 2**7, ShortType: 2**15, IntegerType: 2**31, LongType: 2**63}
-_NUMBERS_IN_TEXT = {"NaN", "Infinity", "+Infinity", "-Infinity", "INF", "+INF", "-INF"}
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-#: The errors for values that Python or JSON cannot hold.
-UNFIT_ERRORS = (ValueError, TypeError, ArithmeticError, RecursionError, LookupError, PySparkException)
+#: Rows that are read one by one if Arrow refuses them, and how many times in a row it may do so
+#: until it is not asked again.
+_SMALLEST, _MOST_FAILURES = 64, 3
 
 
-def parse_json_column(texts: Sequence[str], kind: DataType, arrow: pa.DataType) -> tuple[pa.Array, pa.Array]:
+def parse_json_column(
+    texts: Sequence[str] | pa.Array, kind: DataType, arrow: pa.DataType, zone: str | None = None
+) -> tuple[pa.Array, pa.Array]:
     """Parse JSON texts as `kind`; return the values, and the texts that do not fit (else NULL).
 
-    Raises `SchemaError` if JSON cannot be parsed as a type in `kind`.
+    A text fits partly if a field in it is of another type: that field is NULL. `zone`: the time zone
+    of timestamps that name none, UTC by default. Raises `SchemaError` if JSON cannot be parsed as a
+    type in `kind`.
     """
-    parse = json_parser(kind, "payload")
-    values: list[Any] = []
-    corrupt: list[str | None] = []
-    for text in texts:
-        try:
-            value = load_json(text.encode())
-            values.append(None if value is None else parse(value))
-            corrupt.append(None)
-        except (*UNFIT_ERRORS, MessageError):
-            values.append(None)
-            corrupt.append(text)
-    return pa.array(values, arrow), pa.array(corrupt, pa.string())
+    column = texts if isinstance(texts, pa.Array) else pa.array(texts, pa.string())
+    return _TypedReader(kind, arrow, UTC_ZONE if zone is None else zone_of(zone)).read(column)
 
 
-def json_parser(kind: DataType, path: str) -> Converter:
-    """Return the parser of a type.
+def json_parser(kind: DataType, path: str) -> Parser:
+    """Return the parser of a type, of values that `orjson` has read.
 
     Raises `SchemaError`, which names the `path`, if JSON cannot be parsed as that type.
     """
-    match kind:
-        case StructType():
-            fields = {one.name: json_parser(one.dataType, f"{path}.{one.name}") for one in kind.fields}
-            return partial(_parse_struct, fields)
-        case ArrayType():
-            return partial(_parse_array, json_parser(kind.elementType, f"{path}[]"))
-        case MapType():
-            if not isinstance(kind.keyType, StringType):
-                raise SchemaError(
-                    f"{path} cannot have keys of {kind.keyType.simpleString()}: JSON has text keys", column=path
-                )
-            return partial(_parse_map, json_parser(kind.valueType, f"{path}[]"))
-        case ByteType() | ShortType() | IntegerType() | LongType():
-            return partial(_parse_integer, _LIMITS[type(kind)])
-        case DecimalType():
-            return partial(_parse_decimal, kind)
-    simple = _SIMPLE_PARSERS.get(type(kind))
-    if simple is None:
-        raise SchemaError(f"{path} cannot be {kind.simpleString()}: JSON cannot be parsed as that type", column=path)
-    return simple
+    return root_parser(kind, path, Reading(compact_text, UTC_ZONE))
 
 
-def _expect(value: Any, kind: type) -> Any:
-    """Return the value. Raises `ValueError` if it is of another type."""
-    if not isinstance(value, kind):
-        raise ValueError
-    return value
+class _TypedReader:
+    """Reads texts as a type: many at once if they are as usual, else one by one."""
 
+    def __init__(self, kind: DataType, arrow: pa.DataType, zone: Zone) -> None:
+        self._arrow = arrow
+        self._columns = ColumnReader.create(kind, arrow, zone)
+        self._compact, self._loose, self._exact = (
+            root_parser(kind, "payload", Reading(text_of, zone)) for text_of in (compact_text, loose_text, written_text)
+        )
 
-def _parse_struct(fields: dict[str, Converter], value: Any) -> dict[str, Any]:
-    given = _expect(value, dict)
-    return {name: None if (one := given.get(name)) is None else field(one) for name, field in fields.items()}
+    def read(self, texts: pa.Array) -> tuple[pa.Array, pa.Array]:
+        """Return the values of texts, and the texts that do not fit."""
+        parts: list[pa.Array] = []
+        corrupt: list[str | None] = []
+        at, size, failures = 0, len(texts), 0
+        while at < len(texts):
+            some = texts.slice(at, size)
+            part = None
+            if self._columns is not None and failures < _MOST_FAILURES:
+                part = self._columns.read(some)
+                if part is None and len(some) > _SMALLEST:
+                    size = max(len(some) // 8, _SMALLEST)
+                    continue
+                failures += part is None
+            else:
+                some = texts.slice(at)
+            if part is None:
+                values, bad = self._read_each(some.to_pylist())
+                part = pa.array(values, self._arrow)
+                corrupt += bad
+            else:
+                corrupt += [None] * len(some)
+                size, failures = 2 * size, 0
+            parts.append(part)
+            at += len(some)
+        return pa.concat_arrays(parts) if parts else pa.array([], self._arrow), pa.array(corrupt, pa.string())
 
+    def _read_each(self, texts: list[str]) -> tuple[list[Any], list[str | None]]:
+        values: list[Any] = []
+        corrupt: list[str | None] = []
+        for text in texts:
+            try:
+                value, fits = self._read_one(text), True
+            except PartlyRead as part:
+                value, fits = part.value, False
+            except (ValueError, RecursionError):
+                value, fits = None, False
+            values.append(value)
+            corrupt.append(None if fits else text)
+        return values, corrupt
 
-def _parse_array(item: Converter, value: Any) -> list[Any]:
-    return [None if one is None else item(one) for one in _expect(value, list)]
-
-
-def _parse_map(item: Converter, value: Any) -> list[tuple[str, Any]]:
-    return [(key, None if one is None else item(one)) for key, one in _expect(value, dict).items()]
-
-
-def _parse_integer(limit: int, value: Any) -> int:
-    if type(value) is not int or not -limit <= value < limit:
-        raise ValueError
-    return value
-
-
-def _parse_decimal(kind: DecimalType, value: Any) -> Decimal:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError
-    try:
-        number = Decimal(str(value)).quantize(Decimal(1).scaleb(-kind.scale))
-    except InvalidOperation:
-        raise ValueError from None
-    if not number.is_finite() or len(number.as_tuple().digits) > kind.precision:
-        raise ValueError
-    return number
-
-
-def _parse_number(value: Any) -> float:
-    if isinstance(value, str) and value in _NUMBERS_IN_TEXT:
-        return math.nan if value == "NaN" else float(value.replace("INF", "inf"))
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError
-    return float(value)
-
-
-def _parse_text(value: Any) -> str:
-    return value if isinstance(value, str) else dump_json(value).decode()
-
-
-def _parse_date(value: Any) -> date:
-    return date.fromisoformat(_expect(value, str))
-
-
-def _parse_timestamp(value: Any) -> datetime:
-    if type(value) is int:
+    def _read_one(self, text: str) -> Any:
+        """Return the value of a text. Raises `PartlyRead` or `ValueError` if it does not fit."""
         try:
-            return _EPOCH + timedelta(seconds=value)
-        except OverflowError:
-            raise ValueError from None
-    moment = datetime.fromisoformat(_expect(value, str))
-    return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+            value = load_compact(text)
+        except ValueError:
+            return self._read_written(text)
+        return None if value is None else self._compact(value)
 
-
-def _parse_local_timestamp(value: Any) -> datetime:
-    return datetime.fromisoformat(_expect(value, str)).replace(tzinfo=None)
-
-
-_SIMPLE_PARSERS: dict[type[DataType], Converter] = {
-    StringType: _parse_text,
-    BooleanType: partial(_expect, kind=bool),
-    FloatType: _parse_number,
-    DoubleType: _parse_number,
-    DateType: _parse_date,
-    TimestampType: _parse_timestamp,
-    TimestampNTZType: _parse_local_timestamp,
-}
+    def _read_written(self, text: str) -> Any:
+        try:
+            loose = load_loose(text)
+        except (ValueError, RecursionError):
+            pass  # Spark takes more than JSON
+        else:
+            with suppress(KeyError):
+                return None if loose is None else self._loose(loose)
+        try:
+            value = read_document(text)
+        except EOFError:
+            return None
+        return None if value is None else self._exact(value)

@@ -75,6 +75,24 @@ BUGS: dict[str, Bug] = {
         "    if ms == float('inf'):",
         "tests/options/test_durations.py::test_a_duration_that_is_too_long_is_refused",
     ),
+    "a field of another type costs the payload": Bug(
+        "spark/typed/values.py",
+        "        except ValueError:\n            partly = True\n",
+        "        except ArithmeticError:\n            partly = True\n",
+        "tests/spark/test_typed_payloads.py::test_a_field_of_another_type_is_null_and_the_others_stay",
+    ),
+    "a time without a zone is in UTC": Bug(
+        "spark/schema.py",
+        "            zone = time_zone_of(TaskContext.get()) or zone\n",
+        "            zone = None\n",
+        "tests/spark/test_typed_payloads.py::test_the_zone_is_that_of_the_option_else_of_the_session_else_of_the_driver",
+    ),
+    "a NULL that the schema does not know reaches Spark": Bug(
+        "spark/schema.py",
+        '            check_not_null(parsed, target.field(name), batch.column("id"))\n',
+        "",
+        "tests/spark/test_typed_payloads.py::test_a_null_where_the_schema_has_none_names_the_field_and_the_message",
+    ),
     "a queue is its own dead-letter queue": Bug(
         "options/queue_names.py",
         "    return queue not in (dead, dead_letter_queue(dead))\n",

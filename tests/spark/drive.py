@@ -27,7 +27,7 @@ from spark_queue.spark.read.offsets import input_offsets
 from spark_queue.spark.read.proof import proving_input, reading_of
 from spark_queue.spark.read.snapshot import FilteringReader
 from spark_queue.spark.schema import arrow_schema
-from spark_queue.spark.task_context import LISTENER_PROPERTY
+from spark_queue.spark.task_context import LISTENER_PROPERTY, TIME_ZONE
 from spark_queue.spark.write.data_writers import WriteResult
 from spark_queue.stores.services.ledger import ledger_of
 from spark_queue.stores.services.owner import revoke
@@ -45,7 +45,7 @@ def task(
     *,
     connect: bool = False,
     listened: bool = True,
-) -> Iterator[None]:
+) -> Iterator[TaskContext]:
     """Run in a task of this partition; of this batch of a streaming query, where they are given.
 
     `connect`: the job came over Spark Connect. `listened`: the session has our listener.
@@ -54,12 +54,14 @@ def task(
     inner._partitionId = partition
     inner._attemptNumber = 0
     inner._localProperties = {"spark.job.tags": f"{CONNECT_TAG},other"} if connect else {}
+    if outer is not None and (zone := outer.getLocalProperty(TIME_ZONE)):  # of the session, as those within it
+        inner._localProperties[TIME_ZONE] = zone
     if query is not None:
         inner._localProperties |= {LISTENER_PROPERTY: "true"} if listened else {}
         inner._localProperties |= {"sql.streaming.queryId": query, "streaming.sql.batchId": str(batch)}
     TaskContext._setTaskContext(inner)
     try:
-        yield
+        yield inner
     finally:
         TaskContext._setTaskContext(outer)
 

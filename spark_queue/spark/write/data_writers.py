@@ -82,8 +82,8 @@ def write_each(batches: Iterable[pa.RecordBatch], write: Callable[[pa.RecordBatc
 class WriteOperation:
     """A write of a batch or a stream. It is pickled to executors, so it holds plain data only."""
 
-    #: The time zone of the JVM, if it is known.
-    jvm_zone: str | None = None
+    #: The time zone of the session that registered the format, if it is known.
+    zone: str | None = None
 
     def __init__(self, options: QueueOptions, schema: StructType) -> None:
         """Check what the options say about JSON. Raises `OptionError` if they are wrong."""
@@ -94,7 +94,7 @@ class WriteOperation:
     @property
     def style(self) -> JsonStyle:
         """How the task that runs writes JSON."""
-        return style_of(self.options, self.jvm_zone)
+        return style_of(self.options, self.zone)
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> WriteResult:
         done = WriteResult()
