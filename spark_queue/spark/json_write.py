@@ -68,6 +68,7 @@ def encode_json_column(
     Also return the rows that cannot be written, with the reason: their text is NULL.
     """
     style, faults = style or JsonStyle(), dict[int, str]()
+    column = column.view(_readable(column.type))
 
     def encode(part: pa.Array, first: int) -> list[pa.Array]:
         try:
@@ -81,6 +82,19 @@ def encode_json_column(
 
     parts = encode(column, 0)
     return pa.concat_arrays(parts) if len(parts) > 1 else parts[0], faults
+
+
+def _readable(kind: pa.DataType) -> pa.DataType:
+    """Return the type with numbers in place of intervals of months, of which pyarrow has no arrays."""
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_readable(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(
+            kind.key_field.with_type(_readable(kind.key_type)), kind.item_field.with_type(_readable(kind.item_type))
+        )
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_readable(kind.value_type)))
+    return pa.int32() if str(kind) == "month_interval" else kind
 
 
 @dataclass(frozen=True)

@@ -65,8 +65,8 @@ BUGS: dict[str, Bug] = {
     ),
     "a far moment is a datetime": Bug(
         "spark/encode.py",
-        "(known.to_pylist(), reasons, strict=True)",
-        "(rows.to_pylist(), reasons, strict=True)",
+        "    letters: list[NewDeadLetter] = []\n",
+        "    letters: list[NewDeadLetter] = []\n    rows.to_pylist()\n",
         "tests/spark/test_unfit_values.py::test_a_row_with_a_far_mature_becomes_a_dead_letter",
     ),
     "a duration has no end": Bug(
@@ -74,6 +74,37 @@ BUGS: dict[str, Bug] = {
         "    if ms > MAX_DURATION_MS:",
         "    if ms == float('inf'):",
         "tests/options/test_durations.py::test_a_duration_that_is_too_long_is_refused",
+    ),
+    "a queue that is no queue ends the write": Bug(
+        "spark/write/targets.py",
+        "    except OptionError as error:\n",
+        "    except UnicodeError as error:\n",
+        "tests/spark/write/test_bad_rows.py::test_a_row_that_names_no_queue_is_one_bad_row",
+    ),
+    "an outcome that is none ends the write": Bug(
+        "spark/write/settle.py",
+        "        queue, wrong = self._queue, find_bad_rows(batch)\n",
+        "        queue, wrong = self._queue, {}\n",
+        "tests/spark/write/test_bad_rows.py::test_a_settle_that_names_no_message_or_outcome_is_one_bad_row",
+    ),
+    "a FLOAT has the digits of a DOUBLE": Bug(
+        "spark/json_texts.py",
+        "    texts = column.cast(pa.string())\n",
+        "    texts = column.cast(pa.float64()).cast(pa.string())\n",
+        "tests/spark/test_json_write.py::test_a_number_is_written_as_java_does",
+    ),
+    "a key is the text of Python": Bug(
+        "spark/json_write.py",
+        "        case _ if isinstance(kind, (*INTEGERS, DecimalType)):\n            return _binary(column.cast(pa.string()))\n    return",
+        "        case _ if isinstance(kind, (*INTEGERS, DecimalType)):\n"
+        "            return _binary(pa.array([str(one) for one in column.to_pylist()]))\n    return",
+        "tests/spark/test_json_write.py::test_a_key_is_written_as_to_json_does",
+    ),
+    "timestamps of payloads are in UTC": Bug(
+        "spark/json_style.py",
+        "    name = options.time_zone or time_zone_of(task) or zone or",
+        "    name = options.time_zone or",
+        "tests/spark/test_json_write.py::test_the_zone_of_the_option_comes_before_that_of_the_session",
     ),
     "a field of another type costs the payload": Bug(
         "spark/typed/values.py",

@@ -401,3 +401,26 @@ def test_a_type_that_to_json_does_not_write_is_refused():
     with pytest.raises(SchemaError, match="nested more than 60 levels deep"):
         check_json_type(deep, "payload")
     assert arrow_schema_of(ArrayType(LongType()))
+
+
+def test_an_interval_of_months_is_written_though_pyarrow_has_no_array_of_it():
+    ffi = pytest.importorskip("pyarrow.cffi").ffi
+    months, format = YearMonthIntervalType(0, 1), ffi.new("char[]", b"tiM")
+    kind = StructType().add("x", months).add("l", ArrayType(months)).add("m", MapType(months, months))
+    inner = {"x": pa.int32(), "l": pa.list_(pa.int32()), "m": pa.map_(pa.int32(), pa.int32())}
+    numbers = pa.array([{"x": 14, "l": [-14, None], "m": [(3, 0)]}, None], pa.struct(inner))
+    schema, array = ffi.new("struct ArrowSchema*"), ffi.new("struct ArrowArray*")
+    numbers._export_to_c(int(ffi.cast("uintptr_t", array)), int(ffi.cast("uintptr_t", schema)))
+
+    def retype(one):
+        if ffi.string(one.format) == b"i":
+            one.format = format
+        for child in range(one.n_children):
+            retype(one.children[child])
+
+    retype(schema)
+    column = pa.Array._import_from_c(int(ffi.cast("uintptr_t", array)), int(ffi.cast("uintptr_t", schema)))
+    assert "month_interval" in str(column.type)
+    year_month = "INTERVAL '{}' YEAR TO MONTH".format
+    first = f'{{"x":"{year_month("1-2")}","l":["{year_month("-1-2")}",null],"m":{{"3":"{year_month("0-0")}"}}}}'
+    assert encode_json_column(column, kind)[0].to_pylist() == [first.encode(), None]

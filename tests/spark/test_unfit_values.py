@@ -49,7 +49,9 @@ def numbers(kind):
         return pa.map_(numbers(kind.key_type), numbers(kind.item_type))
     if pa.types.is_list(kind):
         return pa.list_(numbers(kind.value_type))
-    return pa.int32() if pa.types.is_date(kind) else pa.int64() if pa.types.is_timestamp(kind) else kind
+    if pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
+        return pa.int64()
+    return pa.int32() if pa.types.is_date(kind) else kind
 
 
 def texts_of(kind, values, style=None):
