@@ -119,7 +119,7 @@ def _numbers(column: pa.Array) -> tuple[Numbers, npt.NDArray[np.bool_]]:
 def _replaced(
     texts: pa.Array, valid: npt.NDArray[np.bool_], near: npt.NDArray[np.bool_], write: Callable[[int], str]
 ) -> pa.Array:
-    """Return the texts, NULL where nothing is valid. Those that are not `near` are written singly."""
+    """Return the texts, NULL where nothing is valid. Those not `near` are written one by one."""
     far = np.flatnonzero(valid & ~near)
     if len(far):
         mask = pa.array(valid & ~near)

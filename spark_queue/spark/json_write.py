@@ -85,7 +85,7 @@ def encode_json_column(
 
 
 def _readable(kind: pa.DataType) -> pa.DataType:
-    """Return the type with numbers in place of intervals of months, of which pyarrow has no arrays."""
+    """Return the type with numbers in place of intervals of months: pyarrow has no such arrays."""
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(_readable(field.type)) for field in kind])
     if pa.types.is_map(kind):

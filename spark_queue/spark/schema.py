@@ -40,9 +40,9 @@ from spark_queue.options.inputs import DELIVERY_HASH, LOG
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.options.time_zones import SessionZone, zone_of
 from spark_queue.spark.json_types import check_json_type
+from spark_queue.spark.not_null import check_not_null
 from spark_queue.spark.read.arrival import ARRIVED
 from spark_queue.spark.read.offsets import delivery_of_tag
-from spark_queue.spark.not_null import check_not_null
 from spark_queue.spark.task_context import time_zone_of
 from spark_queue.spark.typed_json import json_parser, parse_json_column
 

@@ -58,7 +58,8 @@ class _TypedReader:
         self._arrow = arrow
         self._columns = ColumnReader.create(kind, arrow, zone)
         self._compact, self._loose, self._exact = (
-            root_parser(kind, "payload", Reading(text_of, zone)) for text_of in (compact_text, loose_text, written_text)
+            root_parser(kind, "payload", Reading(text_of, zone))
+            for text_of in (compact_text, loose_text, written_text)
         )
 
     def read(self, texts: pa.Array) -> tuple[pa.Array, pa.Array]:

@@ -95,8 +95,7 @@ BUGS: dict[str, Bug] = {
     ),
     "a key is the text of Python": Bug(
         "spark/json_write.py",
-        "        case _ if isinstance(kind, (*INTEGERS, DecimalType)):\n            return _binary(column.cast(pa.string()))\n    return",
-        "        case _ if isinstance(kind, (*INTEGERS, DecimalType)):\n"
+        "            return _binary(column.cast(pa.string()))\n    return",
         "            return _binary(pa.array([str(one) for one in column.to_pylist()]))\n    return",
         "tests/spark/test_json_write.py::test_a_key_is_written_as_to_json_does",
     ),

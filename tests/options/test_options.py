@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from spark_queue.errors import OptionError
 from spark_queue.options.consistency import option_name
-from spark_queue.options.parsers import duration
 from spark_queue.options.options_table import table
+from spark_queue.options.parsers import duration
 from spark_queue.options.queue_options import QueueOptions, role_of_write
 
 BASE = {"url": "sqlite:///q.db", "queue": "flights"}

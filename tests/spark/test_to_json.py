@@ -1,4 +1,4 @@
-"""Struct payloads are compared with what `to_json` of the same Spark writes, for random types and values."""
+"""Struct payloads are compared with what `to_json` of the same Spark writes: random types and values."""
 
 from __future__ import annotations
 
@@ -14,44 +14,112 @@ import pytest
 from spark_queue import Queue
 from tests.spark_session import SPARK
 
-#: Values of each type, as SQL: usual ones, and those at its limits. `{n}` is a number that differs in each row.
+#: Values of each type, as SQL: usual ones, and those at its limits. `{n}` is another number in each row.
 VALUES: dict[str, list[str]] = {
     "BOOLEAN": ["true", "false"],
     "TINYINT": ["-128Y", "127Y", "CAST({n} % 100 AS TINYINT)"],
     "SMALLINT": ["-32768S", "CAST({n} % 30000 AS SMALLINT)"],
     "INT": ["-2147483648", "2147483647", "CAST({n} % 1000000 AS INT)"],
     "BIGINT": ["-9223372036854775807L", "9223372036854775807L", "{n}"],
-    "FLOAT": ["19.99F", "0.1F", "1.0E10F", "-0.0F", "float('NaN')", "float('-Infinity')", "float('1.4E-45')", "1.0E7F",
-              "0.001F", "CAST({n} / 1.0E15D AS FLOAT)", "CAST({n} AS FLOAT)", "3.4028235E38F"],
-    "DOUBLE": ["19.99D", "1.0E10D", "-0.0D", "double('NaN')", "double('Infinity')", "double('4.9E-324')", "9999999.0D",
-               "9.99E-4D", "{n} / 1.0E12D", "{n} * 1.0E3D", "1.7976931348623157E308D"],
+    "FLOAT": [
+        "19.99F",
+        "0.1F",
+        "1.0E10F",
+        "-0.0F",
+        "float('NaN')",
+        "float('-Infinity')",
+        "float('1.4E-45')",
+        "1.0E7F",
+        "0.001F",
+        "CAST({n} / 1.0E15D AS FLOAT)",
+        "CAST({n} AS FLOAT)",
+        "3.4028235E38F",
+    ],
+    "DOUBLE": [
+        "19.99D",
+        "1.0E10D",
+        "-0.0D",
+        "double('NaN')",
+        "double('Infinity')",
+        "double('4.9E-324')",
+        "9999999.0D",
+        "9.99E-4D",
+        "{n} / 1.0E12D",
+        "{n} * 1.0E3D",
+        "1.7976931348623157E308D",
+    ],
     "DECIMAL(10,2)": ["CAST({n} % 10000000 / 100 AS DECIMAL(10,2))", "1.50BD", "CAST(0 AS DECIMAL(10,2))"],
-    "DECIMAL(38,18)": ["CAST(0 AS DECIMAL(38,18))", "CAST('1E-18' AS DECIMAL(38,18))", "CAST('-0.000001' AS DECIMAL(38,18))",
-                       "CAST('12345678901234567890.000000000000000001' AS DECIMAL(38,18))", "CAST('1E-7' AS DECIMAL(38,18))"],
+    "DECIMAL(38,18)": [
+        "CAST(0 AS DECIMAL(38,18))",
+        "CAST('1E-18' AS DECIMAL(38,18))",
+        "CAST('-0.000001' AS DECIMAL(38,18))",
+        "CAST('12345678901234567890.000000000000000001' AS DECIMAL(38,18))",
+        "CAST('1E-7' AS DECIMAL(38,18))",
+    ],
     "DECIMAL(38,0)": ["99999999999999999999999999999999999999BD", "CAST({n} AS DECIMAL(38,0))"],
-    "STRING": ["''", "'a\"b\\\\c/d'", "'é😀'", "concat('\\t', chr(1), chr(31), chr(127), '\\n\\r')", "string({n})", "'null'"],
+    "STRING": [
+        "''",
+        "'a\"b\\\\c/d'",
+        "'é😀'",
+        "concat('\\t', chr(1), chr(31), chr(127), '\\n\\r')",
+        "string({n})",
+        "'null'",
+    ],
     "BINARY": ["X''", "X'00FF10'", "CAST(string({n}) AS BINARY)"],
-    "DATE": ["DATE'2026-01-01'", "DATE'+12026-01-01'", "DATE'-0044-03-15'", "DATE'0000-12-31'", "DATE'0001-01-01'",
-             "DATE'1582-10-10'", "DATE'9999-12-31'", "date_from_unix_date(CAST({n} % 100000 AS INT))"],
-    "TIMESTAMP": ["TIMESTAMP'2026-01-01 00:00:00.123456'", "TIMESTAMP'2026-07-01 00:00:00'", "TIMESTAMP'1800-01-01 00:00:00'",
-                  "TIMESTAMP'+12026-07-01 00:00:00'", "TIMESTAMP'-0044-03-15 00:00:00'", "TIMESTAMP'1582-10-04 12:00:00.999999'",
-                  "TIMESTAMP'0001-01-01 00:00:00'", "TIMESTAMP'9999-12-31 23:59:59.999999'", "timestamp_micros({n} % 4000000000000000)",
-                  "TIMESTAMP'+294000-01-01 00:00:00'", "TIMESTAMP'-290000-01-01 00:00:00'"],
-    "TIMESTAMP_NTZ": ["TIMESTAMP_NTZ'2026-01-01 00:00:00.123456'", "TIMESTAMP_NTZ'+12026-01-01 00:00:00'",
-                      "TIMESTAMP_NTZ'-0044-03-15 01:02:03.999999'", "TIMESTAMP_NTZ'1582-10-10 00:00:00'"],
+    "DATE": [
+        "DATE'2026-01-01'",
+        "DATE'+12026-01-01'",
+        "DATE'-0044-03-15'",
+        "DATE'0000-12-31'",
+        "DATE'0001-01-01'",
+        "DATE'1582-10-10'",
+        "DATE'9999-12-31'",
+        "date_from_unix_date(CAST({n} % 100000 AS INT))",
+    ],
+    "TIMESTAMP": [
+        "TIMESTAMP'2026-01-01 00:00:00.123456'",
+        "TIMESTAMP'2026-07-01 00:00:00'",
+        "TIMESTAMP'1800-01-01 00:00:00'",
+        "TIMESTAMP'+12026-07-01 00:00:00'",
+        "TIMESTAMP'-0044-03-15 00:00:00'",
+        "TIMESTAMP'1582-10-04 12:00:00.999999'",
+        "TIMESTAMP'0001-01-01 00:00:00'",
+        "TIMESTAMP'9999-12-31 23:59:59.999999'",
+        "timestamp_micros({n} % 4000000000000000)",
+        "TIMESTAMP'+294000-01-01 00:00:00'",
+        "TIMESTAMP'-290000-01-01 00:00:00'",
+    ],
+    "TIMESTAMP_NTZ": [
+        "TIMESTAMP_NTZ'2026-01-01 00:00:00.123456'",
+        "TIMESTAMP_NTZ'+12026-01-01 00:00:00'",
+        "TIMESTAMP_NTZ'-0044-03-15 01:02:03.999999'",
+        "TIMESTAMP_NTZ'1582-10-10 00:00:00'",
+    ],
     "INTERVAL YEAR TO MONTH": ["INTERVAL '1-2' YEAR TO MONTH", "INTERVAL '-178956970-8' YEAR TO MONTH"],
     "INTERVAL MONTH": ["INTERVAL '-14' MONTH", "INTERVAL '3' MONTH"],
-    "INTERVAL DAY TO SECOND": ["INTERVAL '1 02:03:04.5' DAY TO SECOND", "INTERVAL '-1 02:03:04.000001' DAY TO SECOND",
-                               "make_dt_interval(-106751991, -4, 0, -54.775808)", "INTERVAL '0 00:00:00' DAY TO SECOND"],
+    "INTERVAL DAY TO SECOND": [
+        "INTERVAL '1 02:03:04.5' DAY TO SECOND",
+        "INTERVAL '-1 02:03:04.000001' DAY TO SECOND",
+        "make_dt_interval(-106751991, -4, 0, -54.775808)",
+        "INTERVAL '0 00:00:00' DAY TO SECOND",
+    ],
     "INTERVAL SECOND": ["INTERVAL '5' SECOND", "INTERVAL '-0.5' SECOND"],
     "INTERVAL HOUR TO SECOND": ["INTERVAL '30:01:02.5' HOUR TO SECOND"],
     "INTERVAL DAY": ["INTERVAL '5' DAY"],
-    "VARIANT": ["parse_json('{{\"b\":1,\"a\":[1.50,\"x\",true,null,1e100,12345678901234567890]}}')", "parse_json(string({n}))",
-                "CAST(TIMESTAMP'2026-01-01 00:00:00.1234' AS VARIANT)", "CAST(TIMESTAMP'1800-01-01 00:00:00' AS VARIANT)",
-                "CAST(19.99F AS VARIANT)", "CAST(X'00FF' AS VARIANT)", "CAST(DATE'+12026-01-01' AS VARIANT)",
-                "CAST(CAST('-1.10' AS DECIMAL(38,18)) AS VARIANT)", "CAST('é\"' AS VARIANT)", "parse_json('null')"],
+    "VARIANT": [
+        'parse_json(\'{{"b":1,"a":[1.50,"x",true,null,1e100,12345678901234567890]}}\')',
+        "parse_json(string({n}))",
+        "CAST(TIMESTAMP'2026-01-01 00:00:00.1234' AS VARIANT)",
+        "CAST(TIMESTAMP'1800-01-01 00:00:00' AS VARIANT)",
+        "CAST(19.99F AS VARIANT)",
+        "CAST(X'00FF' AS VARIANT)",
+        "CAST(DATE'+12026-01-01' AS VARIANT)",
+        "CAST(CAST('-1.10' AS DECIMAL(38,18)) AS VARIANT)",
+        "CAST('é\"' AS VARIANT)",
+        "parse_json('null')",
+    ],
     "VOID": ["NULL"],
-}  # fmt: skip
+}
 if SPARK >= (4, 1):
     VALUES["TIME"] = ["TIME'12:34:56.123456'", "TIME'00:00:00'", "TIME'23:59:59.5'"]
 KEYS = [one for one in VALUES if one not in ("VARIANT", "VOID", "BINARY")]  # docs/struct-payloads.md: keys
@@ -101,13 +169,13 @@ class Types:
 
 
 def numbers_of(text: str) -> tuple[str, list[str]]:
-    """Return a text without its numbers that Java may write with more digits than it needs, and these."""
+    """Return a text without its numbers that may have more digits than they need, and these."""
     number = r"(?<![\w.])-?\d+\.\d+(?:E-?\d+)?(?![\w.])"
     return re.sub(number, "#", text), re.findall(number, text)
 
 
 def is_same(ours: str, theirs: str) -> bool:
-    """Return whether the texts are the same; numbers may be written with less digits than Java 17 does."""
+    """Return whether the texts are the same, but for numbers with less digits than Java 17 writes."""
     (text, numbers), (other, others) = numbers_of(ours), numbers_of(theirs)
     if text != other or len(numbers) != len(others):
         return False
@@ -116,7 +184,7 @@ def is_same(ours: str, theirs: str) -> bool:
 
 
 def compare(spark, url, schemas, rows, seed, **options):
-    """Write all schemas as one payload, each of `rows` rows; return the pairs that differ, and how many are equal."""
+    """Write all schemas as one payload of `rows` rows; return how many are equal, and pairs that differ."""
     types = Types(seed)
     fields = ", ".join(f"'s{number}', {types.struct()}" for number in range(schemas))
     frame = spark.range(0, rows, 1, 1).selectExpr("string(id) AS id", f"named_struct({fields}) AS payload")

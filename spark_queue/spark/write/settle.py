@@ -153,7 +153,7 @@ class Settle(WriteOperation):
         return ""
 
     def _bury(self, store: Store, tag: str, ids: Sequence[str], wrong: Mapping[int, str], history: int) -> None:
-        """Move the messages of bad rows to the dead-letter queue, with the rule that each breaks."""
+        """Move the messages of bad rows to the dead-letter queue, with the broken rules."""
         reasons: dict[str, list[str]] = {}
         for row, reason in wrong.items():
             reasons.setdefault(reason, []).append(ids[row])

@@ -73,7 +73,8 @@ def test_a_row_that_names_no_database_is_one_bad_row(tmp_path, name):
         {"id": list("abcd"), "payload": ["1"] * 4, "ns": texts(b"there", None, b"ther", NOT_TEXT)}
     )
     given = {"urls": json.dumps(urls), "queue": name}
-    with pytest.raises(MessageError, match="its ns is 'ther', but option 'urls' has no database 'ther'; did you mean"):
+    rule = "its ns is 'ther', but option 'urls' has no database 'ther'; did you mean"
+    with pytest.raises(MessageError, match=rule):
         save(batch.slice(2, 1), **given)
     save(batch, onBadRow="deadLetter", deadLetterQueue=f"{name}.dead", **given)
     assert payloads(urls["there"], name) == [1] and payloads(urls["here"], name) == []
@@ -99,7 +100,8 @@ def test_a_settle_that_names_no_message_or_outcome_is_one_bad_row(any_url, name)
         )
         options = {"url": any_url, "queue": name, "operation": "settle", "consumer": "etl"}
         for bad in range(1, 9):
-            with pytest.raises(MessageError, match=r"row with id '.*': (its (id|delay)|outcome) .*nothing of this batch"):
+            rule = r"row with id '.*': (its (id|delay)|outcome) .*nothing of this batch"
+            with pytest.raises(MessageError, match=rule):
                 save(batch.slice(bad, 1), **options)
         assert queue.sizes().reserved == 8
         save(batch, **options, onBadRow="deadLetter")
@@ -112,20 +114,61 @@ def test_a_settle_that_names_no_message_or_outcome_is_one_bad_row(any_url, name)
 # --- every column ---------------------------------------------------------------------------------
 
 MOST = 2**63 - 1
-TEXTS = [b"x", b"", b"\0", b"\x7fb", b"x" * 300, NOT_TEXT, b"\xed\xa0\x80", "é😀".encode(), b'{"_id":{"$gt":""}}', None]
+TEXTS = [
+    b"x",
+    b"",
+    b"\0",
+    b"\x7fb",
+    b"x" * 300,
+    NOT_TEXT,
+    b"\xed\xa0\x80",
+    "é😀".encode(),
+    b'{"_id":{"$gt":""}}',
+    None,
+]
 JSON_TEXTS = [
-    b"1", b"null", b"", b"{oops", NOT_TEXT, b"\xef\xbb\xbf1", b'"\\ud800"', b"1e999", b"18446744073709551616", b"-0.0",
-    b"[" * 300 + b"]" * 300, b"[" * 2000 + b"]" * 2000, b'{"a":1,"a":2}', b'{"a\\u0000b":1}', b'{"":1}', b'{"$ref":1}',
-    b'{"$numberLong":"x"}', b'{"$date":"soon"}', b'{"$id":1,"$ref":"x"}', b"NaN", b'"\\u0000"', None,
-]  # fmt: skip
+    b"1",
+    b"null",
+    b"",
+    b"{oops",
+    NOT_TEXT,
+    b"\xef\xbb\xbf1",
+    b'"\\ud800"',
+    b"1e999",
+    b"18446744073709551616",
+    b"-0.0",
+    b"[" * 300 + b"]" * 300,
+    b"[" * 2000 + b"]" * 2000,
+    b'{"a":1,"a":2}',
+    b'{"a\\u0000b":1}',
+    b'{"":1}',
+    b'{"$ref":1}',
+    b'{"$numberLong":"x"}',
+    b'{"$date":"soon"}',
+    b'{"$id":1,"$ref":"x"}',
+    b"NaN",
+    b'"\\u0000"',
+    None,
+]
 NO_NAMES = b"\x01\x00\x00"
 VALUES: dict[str, list[tuple[object, list[object]]]] = {
     "id": [(StringType(), TEXTS)],
     "headers": [
-        (MapType(StringType(), StringType()), [
-            None, [], [("k", None)], [("k", "x" * 9_000)], [("a\0b", "1")], [(str(n), "v") for n in range(1_100)],
-            [("k", "x" * 8_000)] * 3, [(str(n), "x" * 8_000) for n in range(5)], [("", "")], [("k", "1"), ("k", "2")],
-        ]),
+        (
+            MapType(StringType(), StringType()),
+            [
+                None,
+                [],
+                [("k", None)],
+                [("k", "x" * 9_000)],
+                [("a\0b", "1")],
+                [(str(n), "v") for n in range(1_100)],
+                [("k", "x" * 8_000)] * 3,
+                [(str(n), "x" * 8_000) for n in range(5)],
+                [("", "")],
+                [("k", "1"), ("k", "2")],
+            ],
+        ),
     ],
     "mature": [(TimestampType(), [0, -1, MOST, -MOST - 1, 253_402_300_800_000_000, 1_767_243_600_000_000, None])],
     "delay": [
@@ -140,24 +183,41 @@ VALUES: dict[str, list[tuple[object, list[object]]]] = {
     "tries": [(LongType(), [0, -1, 2**31 - 1, 2**31, MOST, -MOST - 1, None]), (IntegerType(), [-(2**31), 2**31 - 1])],
     "payload": [
         (StringType(), JSON_TEXTS),
-        (VariantType(), [
-            None, {"value": b"\0", "metadata": NO_NAMES}, {"value": b"", "metadata": b""},
-            {"value": bytes([12 << 2]), "metadata": NO_NAMES}, {"value": bytes([60 << 2]), "metadata": NO_NAMES},
-            {"value": bytes([3, 1, 0, 1, 0]), "metadata": NO_NAMES},
-            {"value": b"\x11" + NOT_TEXT, "metadata": NO_NAMES},
-        ]),
-        (StructType().add("a", TimestampType()).add("b", FloatType()), [
-            None, {"a": MOST, "b": math.nan}, {"a": -MOST - 1, "b": -math.inf}, {"a": None, "b": None},
-        ]),
-        (MapType(StringType(), StringType()), [None, [], [("a\0b", "1")], [("", None)], [("$ref", "x"), ("$id", "y")]]),
+        (
+            VariantType(),
+            [
+                None,
+                {"value": b"\0", "metadata": NO_NAMES},
+                {"value": b"", "metadata": b""},
+                {"value": bytes([12 << 2]), "metadata": NO_NAMES},
+                {"value": bytes([60 << 2]), "metadata": NO_NAMES},
+                {"value": bytes([3, 1, 0, 1, 0]), "metadata": NO_NAMES},
+                {"value": b"\x11" + NOT_TEXT, "metadata": NO_NAMES},
+            ],
+        ),
+        (
+            StructType().add("a", TimestampType()).add("b", FloatType()),
+            [
+                None,
+                {"a": MOST, "b": math.nan},
+                {"a": -MOST - 1, "b": -math.inf},
+                {"a": None, "b": None},
+            ],
+        ),
+        (
+            MapType(StringType(), StringType()),
+            [None, [], [("a\0b", "1")], [("", None)], [("$ref", "x"), ("$id", "y")]],
+        ),
         (ArrayType(DecimalType(38, 18)), [None, [], [None, Decimal("0E-18"), Decimal("99999999999999999999")]]),
     ],
-}  # fmt: skip
+}
 CASES = [(column, kind, values) for column, kinds in VALUES.items() for kind, values in kinds]
 
 
 @pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
-@pytest.mark.parametrize(("column", "kind", "values"), CASES, ids=[f"{one[0]}-{one[1].simpleString()}" for one in CASES])
+@pytest.mark.parametrize(
+    ("column", "kind", "values"), CASES, ids=[f"{one[0]}-{one[1].simpleString()}" for one in CASES]
+)
 def test_every_value_becomes_a_message_or_a_dead_letter(any_url, name, column, kind, values, delivery):
     schema = StructType().add("payload", StringType()).add("id", StringType())
     if column in schema.names:
