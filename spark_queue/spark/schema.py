@@ -39,9 +39,9 @@ from spark_queue.messages.payload import as_json, as_text
 from spark_queue.options.inputs import DELIVERY_HASH, LOG
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.options.time_zones import SessionZone, zone_of
+from spark_queue.spark.not_null import check_not_null
 from spark_queue.spark.read.arrival import ARRIVED
 from spark_queue.spark.read.offsets import delivery_of_tag
-from spark_queue.spark.not_null import check_not_null
 from spark_queue.spark.task_context import time_zone_of
 from spark_queue.spark.typed_json import json_parser, json_writer, parse_json_column
 
@@ -253,7 +253,7 @@ def batch_joiner(schema: StructType, options: QueueOptions) -> BatchJoiner:
 
 @dataclass(frozen=True)
 class _Form:
-    """How payloads are converted. `zone`: of times in typed payloads that name none, `None`: UTC."""
+    """How payloads are converted. `zone`: of times that name none; `None` is UTC."""
 
     payload_format: str
     zone: str | None

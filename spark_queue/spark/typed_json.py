@@ -41,6 +41,7 @@ from pyspark.sql.variant_utils import VariantUtils
 
 from spark_queue.errors import SchemaError
 from spark_queue.messages.rules import is_utf8
+from spark_queue.options.time_zones import UTC_ZONE, Zone, zone_of
 from spark_queue.spark.far_moments import date_of, moment_of
 from spark_queue.spark.typed.columns import ColumnReader
 from spark_queue.spark.typed.documents import (
@@ -52,7 +53,6 @@ from spark_queue.spark.typed.documents import (
     written_text,
 )
 from spark_queue.spark.typed.values import Parser, PartlyRead, Reading, root_parser
-from spark_queue.options.time_zones import UTC_ZONE, Zone, zone_of
 
 #: Converts a value that is not null.
 Converter = Callable[[Any], Any]
@@ -70,9 +70,9 @@ def parse_json_column(
 ) -> tuple[pa.Array, pa.Array]:
     """Parse JSON texts as `kind`; return the values, and the texts that do not fit (else NULL).
 
-    A text fits partly if a field in it is of another type: that field is NULL. `zone`: the time zone
-    of timestamps that name none, UTC by default. Raises `SchemaError` if JSON cannot be parsed as a
-    type in `kind`.
+    A text fits partly if a field in it is of another type: that field is NULL. `zone`: the time
+    zone of timestamps that name none, UTC by default. Raises `SchemaError` if JSON cannot be parsed
+    as a type in `kind`.
     """
     column = texts if isinstance(texts, pa.Array) else pa.array(texts, pa.string())
     return _TypedReader(kind, arrow, UTC_ZONE if zone is None else zone_of(zone)).read(column)
@@ -93,7 +93,8 @@ class _TypedReader:
         self._arrow = arrow
         self._columns = ColumnReader.create(kind, arrow, zone)
         self._compact, self._loose, self._exact = (
-            root_parser(kind, "payload", Reading(text_of, zone)) for text_of in (compact_text, loose_text, written_text)
+            root_parser(kind, "payload", Reading(text_of, zone))
+            for text_of in (compact_text, loose_text, written_text)
         )
 
     def read(self, texts: pa.Array) -> tuple[pa.Array, pa.Array]:

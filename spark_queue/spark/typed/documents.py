@@ -86,8 +86,8 @@ def load_loose(text: str) -> Any:
 def read_document(text: str) -> Any:
     """Return the value at the start of a text. Numbers, objects and arrays are `Written…`.
 
-    Raises `ValueError` if there is none, `EOFError` if the text is blank, and `RecursionError` if it
-    is nested too deep.
+    Raises `ValueError` if there is none, `EOFError` if the text is blank, and `RecursionError` if
+    it is nested too deep.
     """
     start = _skip(text, 1 if text.startswith("\ufeff") else 0)
     if start == len(text):

@@ -1,6 +1,6 @@
-"""Values of MongoDB that JSON lacks, as Extended JSON: what another program has put into a payload.
+"""Values of MongoDB that JSON lacks, as other programs put them into payloads: as Extended JSON.
 
-A date of a Node program is `{"$date": …}` in a payload, its `Decimal128` is `{"$numberDecimal": …}`.
+A date of a Node program is `{"$date": …}` in a payload, its `Decimal128` `{"$numberDecimal": …}`.
 Each is read as the type of Spark that holds it. Read as any other type, it is an object.
 """
 
@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import UUID
 
-from spark_queue.spark.typed.moments import checked_micros, micros_of
 from spark_queue.options.time_zones import UTC_ZONE
+from spark_queue.spark.typed.moments import checked_micros, micros_of
 
 #: Converts what is in the object. Raises `ValueError` if that is not as MongoDB writes it.
 Form = Callable[[Any], Any]

@@ -44,10 +44,10 @@ from pyspark.sql.variant_utils import VariantUtils
 
 from spark_queue.errors import SchemaError
 from spark_queue.messages.json_text import clean_json
+from spark_queue.options.time_zones import Zone
 from spark_queue.spark.typed import extended, moments
 from spark_queue.spark.typed.documents import pairs_of
 from spark_queue.spark.typed.intervals import interval_parser
-from spark_queue.options.time_zones import Zone
 
 #: Converts a value that is not null.
 Parser = Callable[[Any], Any]
@@ -74,7 +74,7 @@ class PartlyRead(ValueError):
 
 @dataclass(frozen=True)
 class Reading:
-    """How values are read: `text_of` returns that of a value, `zone` is that of a time without one."""
+    """How values are read: `text_of` returns their text, `zone` is that of a time without one."""
 
     text_of: Callable[[Any], str]
     zone: Zone
@@ -99,7 +99,10 @@ def parser_of(kind: DataType, path: str, reading: Reading) -> Parser:
     match kind:
         case StructType():
             fields = {
-                one.name: (parser_of(one.dataType, f"{path}.{one.name}", reading), isinstance(one.dataType, VariantType))
+                one.name: (
+                    parser_of(one.dataType, f"{path}.{one.name}", reading),
+                    isinstance(one.dataType, VariantType),
+                )
                 for one in kind.fields
             }
             return partial(_parse_struct, fields)
