@@ -25,10 +25,15 @@ _UUID_KINDS = ("03", "04", "3", "4")
 _DAY_MICROS = 86_400_000_000
 
 
-def with_forms(parse: Callable[[Any], Any], forms: Mapping[str, Form]) -> Callable[[Any], Any]:
-    """Return the parser of a type that also takes these objects of Extended JSON, by name."""
+def with_forms(usual: type, parse: Callable[[Any], Any], forms: Mapping[str, Form]) -> Callable[[Any], Any]:
+    """Return the parser of a type that also takes these objects of Extended JSON, by name.
+
+    `usual`: the type of most values.
+    """
 
     def parse_value(value: Any) -> Any:
+        if type(value) is usual:
+            return parse(value)
         if isinstance(value, dict) and len(value) == 1:
             [(name, inner)] = value.items()
             form = forms.get(name)
