@@ -190,7 +190,7 @@ def not_empty(text: str) -> str:
     return text
 
 
-def time_zone(text: str) -> str:
+def zone_name(text: str) -> str:
     """Return the name of a time zone. Raises `ValueError` if there is none of that name."""
     try:
         zone_of(text)

@@ -33,9 +33,9 @@ from spark_queue.options.parsers import (
     one_of,
     reserving_consumer_name,
     target,
-    time_zone,
     url_map,
     word,
+    zone_name,
 )
 from spark_queue.options.queue_names import dead_letter_queue, takes_dead_letters
 from spark_queue.options.values import (
@@ -236,7 +236,7 @@ class QueueOptions:
         shown="`json`; in a write, by the column's type",
     )  # fmt: skip
     time_zone: str | None = _option(
-        time_zone, ALL_ROLES,
+        zone_name, ALL_ROLES,
         "Time zone of times in [typed payloads](typed.md) that name none, such as `2026-07-01T12:00:00`, and of "
         "timestamps that a write puts into [struct payloads](struct-payloads.md).",
         shown="`spark.sql.session.timeZone`",

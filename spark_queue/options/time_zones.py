@@ -34,7 +34,7 @@ _CYCLE_DAYS = 146_097
 
 
 class SessionZone(str):
-    """The name of a session's time zone: that of a task replaces it, and an option replaces both."""
+    """The name of a session's time zone. That of a task replaces it, an option replaces both."""
 
 
 class Zone:

@@ -100,8 +100,8 @@ def check_not_null(values: pa.Array, field: pa.Field, ids: pa.Array) -> None:
     if (fault := _find_null(values, field, pa.array(range(len(values)), pa.int64()))) is not None:
         path, row = fault
         raise SchemaError(
-            f"column {path!r} is NOT NULL, but it is NULL in the message {ids[row].as_py()!r}: leave out NOT NULL, or "
-            "call spark_queue.register(spark) before the query is made",
+            f"column {path!r} is NOT NULL, but it is NULL in the message {ids[row].as_py()!r}: leave out NOT NULL, "
+            "or call spark_queue.register(spark) before the query is made",
             column=path,
         )
 

@@ -254,7 +254,7 @@ def batch_joiner(schema: StructType, options: QueueOptions) -> BatchJoiner:
 
 @dataclass(frozen=True)
 class _Form:
-    """How payloads are converted. `zone`: of times in typed payloads that name none, `None`: UTC."""
+    """How payloads are converted. `zone`: of times that name none; `None` is UTC."""
 
     payload_format: str
     zone: str | None

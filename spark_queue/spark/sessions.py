@@ -76,9 +76,9 @@ def register(spark: SparkSession) -> None:
     From then on, errors of the session's queries are recorded for the header `x-error` of dead
     letters. And by default, a micro-batch has as many partitions as the cluster has cores now,
     instead of the driver. Times without a time zone have that of the session, and fields that a
-    schema calls NOT NULL may be NULL. `session` calls this. If you create the session yourself, call it for
-    these, or if Spark does not find the format. Raises `UsageError` if the workers of a local
-    master cannot import this package.
+    schema calls NOT NULL may be NULL. `session` calls this. If you create the session yourself,
+    call it for these, or if Spark does not find the format. Raises `UsageError` if the workers of a
+    local master cannot import this package.
     """
     _check_interpreter(spark)
     activate(spark)

@@ -6,9 +6,11 @@ import json
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
+from pymongo import MongoClient
 from pyspark import TaskContext
 from pyspark.sql.types import (
     ArrayType,
@@ -89,7 +91,10 @@ NESTED = struct(
         ('{"ss":[{"x":"z","y":1},{"x":2}]}', {"ss": [{"x": None, "y": 1}, {"x": 2, "y": None}]}),
         ('{"ss":[{"x":1},5],"b":1}', {"b": 1}),
         ('{"ss":{"x":1},"b":1}', {"b": 1}),
-        ('{"ms":{"k":{"x":"z","y":2},"j":{"x":1}}}', {"ms": [("k", {"x": None, "y": 2}), ("j", {"x": 1, "y": None})]}),
+        (
+            '{"ms":{"k":{"x":"z","y":2},"j":{"x":1}}}',
+            {"ms": [("k", {"x": None, "y": 2}), ("j", {"x": 1, "y": None})]},
+        ),
         ('{"ms":{"k":5,"y":{"y":1}},"b":1}', {"b": 1}),
         ('{"ll":[[1],["x"],[2]],"b":1}', {"b": 1}),
         ('{"s":5,"b":1}', {"b": 1}),
@@ -126,7 +131,13 @@ def test_rows_that_are_odd_change_no_other_row():
     odd = {7: '{"n":"x","s":"kept"}', 1500: '{"n":1.5}', 1501: "{", 2999: '{"n":1,"n":2}', 2500: '}{"v":{"n":1}'}
     texts = [odd.get(n, f'{{"n":{n},"s":"{n}"}}') for n in range(3000)]
     values, bad = parsed(kind, *texts)
-    expected = {7: {"n": None, "s": "kept"}, 1500: {"n": None, "s": None}, 1501: None, 2999: {"n": 2, "s": None}, 2500: None}
+    expected = {
+        7: {"n": None, "s": "kept"},
+        1500: {"n": None, "s": None},
+        1501: None,
+        2999: {"n": 2, "s": None},
+        2500: None,
+    }
     assert values == [expected.get(n, {"n": n, "s": str(n)}) for n in range(3000)]
     assert [n for n, one in enumerate(bad) if one] == [7, 1500, 1501, 2500]
 
@@ -165,7 +176,7 @@ def test_payloads_of_one_text_do_not_reach_into_the_next():
         (DecimalType(6, 2), '"1e3"', Decimal("1000.00")),
         (DecimalType(6, 2), "99999", None),
         (DecimalType(6, 2), '" 1"', None),
-        (DecimalType(38, 0), "12345678901234567890123456789012345678", Decimal("12345678901234567890123456789012345678")),
+        (DecimalType(38, 0), "1" + "2" * 37, Decimal("1" + "2" * 37)),
         (StringType(), "1.10", "1.10"),
         (StringType(), "1e400", "1e400"),
         (StringType(), "true", "true"),
@@ -204,7 +215,12 @@ def test_values_of_each_type(kind, text, value, spaces):
 
 
 def test_a_variant_keeps_any_value_and_null():
-    for text, value in [("null", None), ('{"a":[1,"x"]}', {"a": [1, "x"]}), ("[ 1.50 ]", [Decimal("1.5")]), ('"s"', "s")]:
+    for text, value in [
+        ("null", None),
+        ('{"a":[1,"x"]}', {"a": [1, "x"]}),
+        ("[ 1.50 ]", [Decimal("1.5")]),
+        ('"s"', "s"),
+    ]:
         found, fits = field(VariantType(), text)
         assert fits and VariantVal(found["value"], found["metadata"]).toPython() == value
     assert field(VariantType(), '{"a":1,"a":2}') == (None, False)
@@ -216,9 +232,11 @@ def test_far_moments_are_kept():
     texts = ['{"t":"+12026-01-01T00:00:00Z","d":"-0044-03-15"}', '{"t":1700000000000,"d":"20130131"}']
     values, corrupt = parse_json_column(texts, kind, arrow)
     assert corrupt.null_count == 2
-    assert values.field("t").cast(pa.int64()).to_pylist() == [317336745600000000 - 18000000000, 1700000000000000000]
+    assert values.field("t").cast(pa.int64()).to_pylist() == [317336745600000000, 1700000000000000000]
     assert values.field("d").cast(pa.int32()).to_pylist() == [-735525, 20130131]
-    assert parsed(kind, '{"t":10000000000000}', '{"t":"12:30:15"}')[1] == [True, True], "neither wraps nor means today"
+    assert parsed(kind, '{"t":10000000000000}', '{"t":"12:30:15"}')[1] == [True, True], (
+        "neither wraps nor means today"
+    )
 
 
 # --- times and zones ------------------------------------------------------------------------------
@@ -312,9 +330,9 @@ def required(name: str, kind: Any) -> pa.Field:
     ("kind", "bad", "path"),
     [
         (pa.struct([required("qty", pa.int32())]), {"note": 1}, "payload.qty"),
-        (pa.struct([pa.field("l", pa.list_(required("element", pa.int32())))]), {"l": [1, None]}, r"payload.l.element"),
-        (pa.struct([pa.field("m", pa.map_(pa.string(), required("value", pa.int32())))]), {"m": {"k": None}}, "payload.m.value"),
-        (pa.struct([pa.field("s", pa.struct([required("x", pa.int32())]))]), {"s": {}}, "payload.s.x"),
+        (pa.struct({"l": pa.list_(required("element", pa.int32()))}), {"l": [1, None]}, "payload.l.element"),
+        (pa.struct({"m": pa.map_(pa.string(), required("value", pa.int8()))}), {"m": {"k": None}}, "payload.m.value"),
+        (pa.struct({"s": pa.struct([required("x", pa.int32())])}), {"s": {}}, "payload.s.x"),
     ],
 )  # fmt: skip
 def test_a_null_where_the_schema_has_none_names_the_field_and_the_message(sqlite_url, name, kind, bad, path):
@@ -347,14 +365,11 @@ NODE = struct(
 
 def test_values_of_a_node_program_on_mongodb(mongodb_url, name):
     from bson import Binary, Decimal128, Int64, ObjectId
-    from uuid import UUID
 
     key, uuid, when = ObjectId(), UUID(int=7), datetime(2026, 7, 1, 23, 30, tzinfo=UTC)
     with Queue(mongodb_url, name) as queue:
         queue.push({})
-    import pymongo
-
-    with pymongo.MongoClient(mongodb_url) as client:
+    with MongoClient(mongodb_url) as client:
         payload = {
             "at": when, "day": when, "price": Decimal128("12.50"), "key": key, "count": Int64(2**40),
             "uuid": Binary.from_uuid(uuid), "raw": Binary(b"\0\xff", 5), "ats": [when], "keys": {"k": key},

@@ -31,8 +31,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_queue.spark.typed import moments
 from spark_queue.options.time_zones import Zone
+from spark_queue.spark.typed import moments
 
 _COLUMN = "v"
 _UNCHANGED = (StringType, BooleanType, ByteType, ShortType, IntegerType, LongType, FloatType, DoubleType)
@@ -101,7 +101,9 @@ class ColumnReader:
             case DateType():
                 return _moments(found, target, _DAY + "$", moments.days_of, lambda texts: texts.cast(pa.date32()))
             case TimestampNTZType():
-                return _moments(found, target, _LOCAL + "$", moments.local_micros_of, lambda texts: texts.cast(_MICROS))
+                return _moments(
+                    found, target, _LOCAL + "$", moments.local_micros_of, lambda texts: texts.cast(_MICROS)
+                )
             case TimestampType():
                 return self._timestamps(found, target)
         return found

@@ -8,8 +8,9 @@ is lost. Another text is read by the standard library, or by `read_document`, wh
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import orjson
@@ -17,6 +18,7 @@ import orjson
 #: Spark's parser refuses longer numbers.
 _LONGEST_NUMBER = 1000
 
+_SPACES = b" \t\n\r"
 _SPACE = re.compile(r"[ \t\n\r]*")
 _TEXT = re.compile(
     r'"(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt\']|u[0-9a-fA-F]{4}))*"'
@@ -26,6 +28,13 @@ _NUMBER = re.compile(r"(-?(?:0|[1-9][0-9]*))(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _WORD = re.compile(r"true|false|null|NaN|[+-]?Infinity|[+-]INF")
 _WORDS = {"true": True, "false": False, "null": None}
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
+#: A value that no text has, between two of them.
+_MARK = os.urandom(16).hex()
+_BETWEEN = f',"{_MARK}",'.encode()
+
+#: What the standard library would lose: the sign of a zero, and `?` for half a surrogate pair.
+_MINUS_ZERO = re.compile(r"-0[\s,}\]]")
+_HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")
 _ESCAPED = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 
 
@@ -59,17 +68,36 @@ class WrittenDict(dict[str, Any]):
     pairs: Sequence[tuple[str, Any]] | None = None
 
 
-def load_compact(text: str) -> Any:
-    """Return the value of a text that orjson writes the same. Raises `ValueError` for another."""
-    raw = text.encode()
+def load_lossless(raw: bytes) -> tuple[Any, bool]:
+    """Return the value of a text that orjson writes the same, but for spaces; and if they are, too.
+
+    Raises `ValueError` for another text.
+    """
     value = orjson.loads(raw)
     try:
-        same = orjson.dumps(value) == raw
+        again = orjson.dumps(value)
     except TypeError:  # deeper than orjson writes
-        same = False
-    if not same:
+        raise ValueError from None
+    if again == raw:
+        return value, True
+    if again.translate(None, _SPACES) != raw.translate(None, _SPACES):
         raise ValueError
-    return value
+    return value, False
+
+
+def load_all_compact(texts: list[bytes]) -> list[Any] | None:
+    """Return the values of texts if orjson writes all of them the same, else `None`."""
+    raw = b"[" + _BETWEEN.join(texts) + b"]"
+    try:
+        values = orjson.loads(raw)
+        if orjson.dumps(values) != raw:
+            return None
+    except (ValueError, TypeError):
+        return None
+    # A text that is no JSON may reach into the next, but not over what is between them.
+    if len(values) != 2 * len(texts) - 1 or values[1::2].count(_MARK) != len(texts) - 1:
+        return None
+    return values[::2]
 
 
 def load_loose(text: str) -> Any:
@@ -77,17 +105,16 @@ def load_loose(text: str) -> Any:
 
     Raises `ValueError` if the text is not JSON.
     """
-    value = _LOOSE.decode(text)
-    if "\\u" in text and _has_half_pair(text):
+    if _MINUS_ZERO.search(text) or ("\\u" in text and _HALF_PAIR.search(text)):
         raise ValueError
-    return value
+    return _LOOSE.decode(text)
 
 
 def read_document(text: str) -> Any:
     """Return the value at the start of a text. Numbers, objects and arrays are `Written…`.
 
-    Raises `ValueError` if there is none, `EOFError` if the text is blank, and `RecursionError` if it
-    is nested too deep.
+    Raises `ValueError` if there is none, `EOFError` if the text is blank, and `RecursionError` if
+    it is nested too deep.
     """
     start = _skip(text, 1 if text.startswith("\ufeff") else 0)
     if start == len(text):
@@ -96,8 +123,23 @@ def read_document(text: str) -> Any:
 
 
 def compact_text(value: Any) -> str:
-    """Return the text of a value of `load_compact`."""
+    """Return the text of a value that `load_lossless` has read as compact."""
     return orjson.dumps(value).decode()
+
+
+def spaced_text(value: Any) -> str:
+    """Return the text of a value of `load_lossless`.
+
+    Raises `KeyError` for an object or an array, whose spaces are unknown.
+    """
+    if isinstance(value, dict | list):
+        raise KeyError
+    return compact_text(value)
+
+
+def python_text(value: Any) -> str:
+    """Return the text of a value as Python's standard library writes it, with spaces."""
+    return json.dumps(value, ensure_ascii=False)
 
 
 def loose_text(value: Any) -> str:
@@ -116,7 +158,12 @@ def written_text(value: Any) -> str:
     return str(value.text) if hasattr(value, "text") else json.dumps(value, ensure_ascii=False)
 
 
-def pairs_of(value: dict[str, Any]) -> Sequence[tuple[str, Any]] | None:
+def pairs_of(value: dict[str, Any]) -> Iterable[tuple[str, Any]]:
+    """Return all pairs of an object, also if names repeat."""
+    return value.items() if (pairs := repeated_pairs(value)) is None else pairs
+
+
+def repeated_pairs(value: dict[str, Any]) -> Sequence[tuple[str, Any]] | None:
     """Return all pairs of an object if names repeat, else `None`."""
     return value.pairs if isinstance(value, WrittenDict) else None
 
@@ -133,17 +180,6 @@ def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return repeated
 
 
-def _integer(text: str) -> int:
-    if len(text) > _LONGEST_NUMBER:
-        raise ValueError
-    number = int(text)
-    if text != "-0":
-        return number
-    zero = WrittenInt(0)
-    zero.text = text
-    return zero
-
-
 def _float(text: str) -> float:
     if len(text) > _LONGEST_NUMBER:
         raise ValueError
@@ -154,14 +190,7 @@ def _no_constant(text: str) -> Any:
     raise ValueError(text)
 
 
-_LOOSE = json.JSONDecoder(
-    object_pairs_hook=_pairs, parse_float=_float, parse_int=_integer, parse_constant=_no_constant
-)
-
-
-def _has_half_pair(text: str) -> bool:
-    """Return whether a text may have an escape that is half a surrogate pair."""
-    return re.search(r"\\u[dD][89a-fA-F]", text) is not None
+_LOOSE = json.JSONDecoder(object_pairs_hook=_pairs, parse_float=_float, parse_constant=_no_constant)
 
 
 # --- as Spark reads it ----------------------------------------------------------------------------

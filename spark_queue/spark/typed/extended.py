@@ -1,6 +1,6 @@
-"""Values of MongoDB that JSON lacks, as Extended JSON: what another program has put into a payload.
+"""Values of MongoDB that JSON lacks, as other programs put them into payloads: as Extended JSON.
 
-A date of a Node program is `{"$date": …}` in a payload, its `Decimal128` is `{"$numberDecimal": …}`.
+A date of a Node program is `{"$date": …}` in a payload, its `Decimal128` `{"$numberDecimal": …}`.
 Each is read as the type of Spark that holds it. Read as any other type, it is an object.
 """
 
@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import UUID
 
-from spark_queue.spark.typed.moments import checked_micros, micros_of
 from spark_queue.options.time_zones import UTC_ZONE
+from spark_queue.spark.typed.moments import checked_micros, micros_of
 
 #: Converts what is in the object. Raises `ValueError` if that is not as MongoDB writes it.
 Form = Callable[[Any], Any]
@@ -25,10 +25,15 @@ _UUID_KINDS = ("03", "04", "3", "4")
 _DAY_MICROS = 86_400_000_000
 
 
-def with_forms(parse: Callable[[Any], Any], forms: Mapping[str, Form]) -> Callable[[Any], Any]:
-    """Return the parser of a type that also takes these objects of Extended JSON, by name."""
+def with_forms(usual: type, parse: Callable[[Any], Any], forms: Mapping[str, Form]) -> Callable[[Any], Any]:
+    """Return the parser of a type that also takes these objects of Extended JSON, by name.
+
+    `usual`: the type of most values.
+    """
 
     def parse_value(value: Any) -> Any:
+        if type(value) is usual:
+            return parse(value)
         if isinstance(value, dict) and len(value) == 1:
             [(name, inner)] = value.items()
             form = forms.get(name)

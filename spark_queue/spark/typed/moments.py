@@ -64,7 +64,10 @@ def micros_of(text: str, zone: Zone) -> int:
 
 
 def local_micros_of(text: str) -> int:
-    """Return the microseconds of a timestamp without a zone. Raises `ValueError` for another text."""
+    """Return the microseconds of a timestamp without a zone.
+
+    Raises `ValueError` for another text.
+    """
     return _micros(text, None)
 
 

@@ -11,7 +11,7 @@ import base64
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Context, Decimal, DecimalException
 from functools import partial
@@ -44,10 +44,10 @@ from pyspark.sql.variant_utils import VariantUtils
 
 from spark_queue.errors import SchemaError
 from spark_queue.messages.json_text import clean_json
-from spark_queue.spark.typed import extended, moments
-from spark_queue.spark.typed.documents import pairs_of
-from spark_queue.spark.typed.intervals import interval_parser
 from spark_queue.options.time_zones import Zone
+from spark_queue.spark.typed import extended, moments
+from spark_queue.spark.typed.documents import pairs_of, repeated_pairs
+from spark_queue.spark.typed.intervals import interval_parser
 
 #: Converts a value that is not null.
 Parser = Callable[[Any], Any]
@@ -74,7 +74,7 @@ class PartlyRead(ValueError):
 
 @dataclass(frozen=True)
 class Reading:
-    """How values are read: `text_of` returns that of a value, `zone` is that of a time without one."""
+    """How values are read: `text_of` returns their text, `zone` is that of a time without one."""
 
     text_of: Callable[[Any], str]
     zone: Zone
@@ -98,11 +98,9 @@ def parser_of(kind: DataType, path: str, reading: Reading) -> Parser:
     """
     match kind:
         case StructType():
-            fields = {
-                one.name: (parser_of(one.dataType, f"{path}.{one.name}", reading), isinstance(one.dataType, VariantType))
-                for one in kind.fields
-            }
-            return partial(_parse_struct, fields)
+            fields = {one.name: parser_of(one.dataType, f"{path}.{one.name}", reading) for one in kind.fields}
+            variants = frozenset(one.name for one in kind.fields if isinstance(one.dataType, VariantType))
+            return partial(_parse_struct, fields, variants)
         case ArrayType():
             item = parser_of(kind.elementType, f"{path}[]", reading)
             return partial(_parse_array, item, isinstance(kind.elementType, VariantType))
@@ -124,25 +122,26 @@ def _simple_parser(kind: DataType, reading: Reading) -> Parser | None:
     zone = reading.zone
     match kind:
         case StringType():
-            return extended.with_forms(partial(_parse_text, reading.text_of), extended.text_forms())
+            other = extended.with_forms(str, partial(_parse_text, reading.text_of), extended.text_forms())
+            return lambda value: value if type(value) is str else other(value)
         case BooleanType():
             return partial(_expect, kind=bool)
         case ByteType() | ShortType() | IntegerType() | LongType():
-            parse = partial(_parse_integer, _LIMITS[type(kind)])
-            return extended.with_forms(parse, extended.integer_forms(parse))
+            return _integer_parser(_LIMITS[type(kind)])
         case FloatType() | DoubleType():
-            return extended.with_forms(_parse_number, extended.number_forms(float))
+            other = extended.with_forms(float, _parse_number, extended.number_forms(float))
+            return lambda value: value if type(value) is float else other(value)
         case DecimalType():
             parse = partial(_parse_decimal, kind, reading.text_of)
-            return extended.with_forms(parse, extended.number_forms(parse))
+            return extended.with_forms(float, parse, extended.number_forms(parse))
         case DateType():
-            return extended.with_forms(_from_text(moments.days_of), extended.day_forms())
+            return extended.with_forms(str, _from_text(moments.days_of), extended.day_forms())
         case TimestampType():
-            return extended.with_forms(partial(_parse_timestamp, zone), extended.moment_forms())
+            return extended.with_forms(str, partial(_parse_timestamp, zone), extended.moment_forms())
         case TimestampNTZType():
             return _from_text(moments.local_micros_of)
         case BinaryType():
-            return extended.with_forms(_from_text(_decode_base64), extended.bytes_forms())
+            return extended.with_forms(str, _from_text(_decode_base64), extended.bytes_forms())
         case DayTimeIntervalType():
             return _from_text(interval_parser(kind))
         case VariantType():
@@ -153,18 +152,20 @@ def _simple_parser(kind: DataType, reading: Reading) -> Parser | None:
 # --- parts ----------------------------------------------------------------------------------------
 
 
-def _parse_struct(fields: dict[str, tuple[Parser, bool]], value: Any) -> dict[str, Any]:
+def _parse_struct(fields: dict[str, Parser], takes_null: frozenset[str], value: Any) -> dict[str, Any]:
+    if type(value) is dict and not takes_null:
+        try:
+            return {name: None if (one := value.get(name)) is None else parse(one) for name, parse in fields.items()}
+        except ValueError:
+            pass  # see below which field it was
     if not isinstance(value, dict):
         raise ValueError
-    partly = False
-    row = dict.fromkeys(fields)
-    pairs = pairs_of(value)
-    for name, one in value.items() if pairs is None else pairs:
-        if (field := fields.get(name)) is None:
+    partly, row = False, dict.fromkeys(fields)
+    for name, one in pairs_of(value):
+        if (parse := fields.get(name)) is None:
             continue
-        parse, takes_null = field
         try:
-            row[name] = None if one is None and not takes_null else parse(one)
+            row[name] = None if one is None and name not in takes_null else parse(one)
         except PartlyRead as part:
             row[name], partly = part.value, True
         except ValueError:
@@ -177,30 +178,31 @@ def _parse_struct(fields: dict[str, tuple[Parser, bool]], value: Any) -> dict[st
 def _parse_array(parse: Parser, takes_null: bool, value: Any) -> list[Any]:
     if not isinstance(value, list):
         raise ValueError
-    partly, items = False, []
-    for one in value:
-        try:
-            items.append(None if one is None and not takes_null else parse(one))
-        except PartlyRead as part:
-            items.append(part.value)
-            partly = True
-    if partly:
-        raise PartlyRead(items)
-    return items
+    try:
+        return [None if one is None and not takes_null else parse(one) for one in value]
+    except PartlyRead:
+        raise PartlyRead(_read_parts(parse, takes_null, value)) from None
 
 
 def _parse_map(parse: Parser, takes_null: bool, value: Any) -> list[tuple[str, Any]]:
     if not isinstance(value, dict):
         raise ValueError
-    partly, items = False, []
-    for name, one in pairs_of(value) or value.items():
+    pairs = pairs_of(value)
+    try:
+        return [(name, None if one is None and not takes_null else parse(one)) for name, one in pairs]
+    except PartlyRead:
+        names, items = zip(*pairs, strict=True)
+        raise PartlyRead(list(zip(names, _read_parts(parse, takes_null, items), strict=True))) from None
+
+
+def _read_parts(parse: Parser, takes_null: bool, values: Iterable[Any]) -> list[Any]:
+    """Return items of which some are read partly."""
+    items: list[Any] = []
+    for one in values:
         try:
-            items.append((name, None if one is None and not takes_null else parse(one)))
+            items.append(None if one is None and not takes_null else parse(one))
         except PartlyRead as part:
-            items.append((name, part.value))
-            partly = True
-    if partly:
-        raise PartlyRead(items)
+            items.append(part.value)
     return items
 
 
@@ -225,10 +227,17 @@ def _is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _parse_integer(limit: int, value: Any) -> int:
-    if not _is_integer(value) or not -limit <= value < limit:
-        raise ValueError
-    return int(value)
+def _integer_parser(limit: int) -> Parser:
+    def parse_any(value: Any) -> int:
+        if not _is_integer(value) or not -limit <= value < limit:
+            raise ValueError
+        return int(value)
+
+    def parse(value: Any) -> Any:
+        return value if type(value) is int and -limit <= value < limit else other(value)
+
+    other = extended.with_forms(int, parse_any, extended.integer_forms(parse_any))
+    return parse
 
 
 def _parse_decimal(kind: DecimalType, text_of: Callable[[Any], str], value: Any) -> Decimal:
@@ -295,7 +304,7 @@ def _parse_variant(text_of: Callable[[Any], str], value: Any) -> dict[str, bytes
 def _check_names(value: Any) -> None:
     """Raise `ValueError` if names repeat in an object, which a VARIANT cannot hold."""
     if isinstance(value, dict):
-        if pairs_of(value) is not None:
+        if repeated_pairs(value) is not None:
             raise ValueError
         value = value.values()
     elif not isinstance(value, list):
