@@ -68,7 +68,8 @@ def encode_json_column(
     Also return the rows that cannot be written, with the reason: their text is NULL.
     """
     style, faults = style or JsonStyle(), dict[int, str]()
-    column = column.view(_readable(column.type))
+    readable = _readable(column.type)
+    column = column if readable == column.type else column.view(readable)
 
     def encode(part: pa.Array, first: int) -> list[pa.Array]:
         try:
