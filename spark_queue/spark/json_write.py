@@ -69,11 +69,10 @@ def encode_json_column(
     """
     style, faults = style or JsonStyle(), dict[int, str]()
     readable = _readable(column.type)
-    column = column if readable == column.type else column.view(readable)
 
     def encode(part: pa.Array, first: int) -> list[pa.Array]:
         try:
-            return [_json(part, kind, style)]
+            return [_json(part if readable == part.type else part.view(readable), kind, style)]
         except _UNFIT_ERRORS as error:
             if len(part) == 1:
                 faults[first] = f"its payload cannot be written as JSON ({type(error).__name__}: {error})"
