@@ -68,7 +68,7 @@ def encode_json_column(
     Also return the rows that cannot be written, with the reason: their text is NULL.
     """
     style, faults = style or JsonStyle(), dict[int, str]()
-    readable = _readable(column.type)
+    readable = _readable(column.type) if "month_interval" in str(column.type) else column.type
 
     def encode(part: pa.Array, first: int) -> list[pa.Array]:
         try:
@@ -86,14 +86,14 @@ def encode_json_column(
 
 def _readable(kind: pa.DataType) -> pa.DataType:
     """Return the type with numbers in place of intervals of months: pyarrow has no such arrays."""
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_readable(field.type)) for field in kind])
+    if pa.types.is_struct(kind):  # nullable: what is in a NULL struct is NULL, whatever the schema says
+        return pa.struct([field.with_type(_readable(field.type)).with_nullable(True) for field in kind])
     if pa.types.is_map(kind):
         return pa.map_(
             kind.key_field.with_type(_readable(kind.key_type)), kind.item_field.with_type(_readable(kind.item_type))
         )
     if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_readable(kind.value_type)))
+        return pa.list_(kind.value_field.with_type(_readable(kind.value_type)).with_nullable(True))
     return pa.int32() if str(kind) == "month_interval" else kind
 
 
