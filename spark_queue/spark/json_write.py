@@ -90,7 +90,8 @@ def _readable(kind: pa.DataType) -> pa.DataType:
         return pa.struct([field.with_type(_readable(field.type)).with_nullable(True) for field in kind])
     if pa.types.is_map(kind):
         return pa.map_(
-            kind.key_field.with_type(_readable(kind.key_type)), kind.item_field.with_type(_readable(kind.item_type))
+            kind.key_field.with_type(_readable(kind.key_type)),
+            kind.item_field.with_type(_readable(kind.item_type)).with_nullable(True),
         )
     if pa.types.is_list(kind):
         return pa.list_(kind.value_field.with_type(_readable(kind.value_type)).with_nullable(True))
