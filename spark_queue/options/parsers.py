@@ -10,6 +10,7 @@ from spark_queue.errors import did_you_mean
 from spark_queue.messages.buckets import MAX_BUCKET_ROWS
 from spark_queue.messages.times import MAX_DURATION_MS
 from spark_queue.options.inputs import LOG
+from spark_queue.options.time_zones import zone_of
 from spark_queue.options.values import AUTO, MAX_COUNT, NEVER, REST
 
 HOUR, DAY = 3_600_000, 86_400_000  #: in ms
@@ -186,4 +187,13 @@ def not_empty(text: str) -> str:
     """Return the text unchanged. Raises `ValueError` if it is blank."""
     if not text.strip():
         raise ValueError("non-empty")
+    return text
+
+
+def zone_name(text: str) -> str:
+    """Return the name of a time zone. Raises `ValueError` if there is none of that name."""
+    try:
+        zone_of(text)
+    except ValueError:
+        raise ValueError("a time zone such as Europe/Paris, UTC or +01:00") from None
     return text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, Self
@@ -36,6 +35,7 @@ from spark_queue.options.parsers import (
     target,
     url_map,
     word,
+    zone_name,
 )
 from spark_queue.options.queue_names import dead_letter_queue, takes_dead_letters
 from spark_queue.options.values import (
@@ -64,6 +64,9 @@ def _option(
     """Return the field of an option. `shown`: its default in the table, if not `default` itself."""
     shown = shown or str(default).lower()
     return field(default=default, metadata={"parse": parse, "roles": roles, "doc": doc, "default": shown})
+
+
+_PATTERN = "[Pattern](struct-payloads.md#zones-and-patterns)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,6 +235,24 @@ class QueueOptions:
         "Content of the column `payload`: JSON text, plain text, bytes, or a VARIANT.",
         shown="`json`; in a write, by the column's type",
     )  # fmt: skip
+    time_zone: str | None = _option(
+        zone_name, ALL_ROLES,
+        "Time zone of times in [typed payloads](typed.md) that name none, such as `2026-07-01T12:00:00`, and of "
+        "timestamps that a write puts into [struct payloads](struct-payloads.md).",
+        shown="`spark.sql.session.timeZone`",
+    )  # fmt: skip
+    timestamp_format: str | None = _option(
+        str, ("push", "settle"), f"{_PATTERN} of timestamps in struct payloads.",
+        shown="`yyyy-MM-dd'T'HH:mm:ss[.SSS][XXX]`",
+    )  # fmt: skip
+    timestamp_ntz_format: str | None = _option(
+        str, ("push", "settle"), f"{_PATTERN} of their TIMESTAMP_NTZ.", shown="`yyyy-MM-dd'T'HH:mm:ss[.SSS]`"
+    )
+    date_format: str | None = _option(str, ("push", "settle"), f"{_PATTERN} of their dates.", shown="`yyyy-MM-dd`")
+    ignore_null_fields: bool | None = _option(
+        flag, ("push", "settle"), "Whether struct payloads leave out fields that are NULL.",
+        shown="that of the session, else `true`",
+    )  # fmt: skip
     view: str = _option(
         one_of("messages", "history"), ("snapshot",),
         "What a batch read returns: the messages in the queue, or the processed ones.",
@@ -367,15 +388,3 @@ def role_of_write(raw: Mapping[str, str]) -> Role:
                     f"option 'operation' is {masked_repr(text)} but must be {error}", option=key
                 ) from None
     return "push"
-
-
-def table() -> str:
-    """Return the options as a Markdown table, as `docs/options.md` shows it."""
-    rows = ["| option | default | goes with | meaning |", "|---|---|---|---|"]
-    for option in fields(QueueOptions):
-        facts = option.metadata
-        default = facts["default"]
-        if re.fullmatch(r"[\w-]+", default) and default not in ("required", "none"):
-            default = f"`{default}`"
-        rows.append(f"| `{option_name(option.name)}` | {default} | {', '.join(facts['roles'])} | {facts['doc']} |")
-    return "\n".join(rows)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
@@ -31,14 +33,18 @@ from pyspark.sql.types import (
 )
 from pyspark.sql.variant_utils import VariantUtils
 
-from spark_queue.errors import SchemaError, did_you_mean
+from spark_queue.errors import OptionError, SchemaError, did_you_mean
 from spark_queue.messages.json_text import clean_json
 from spark_queue.messages.payload import as_json, as_text
 from spark_queue.options.inputs import DELIVERY_HASH, LOG
 from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.time_zones import SessionZone, zone_of
+from spark_queue.spark.json_types import check_json_type
+from spark_queue.spark.not_null import check_not_null
 from spark_queue.spark.read.arrival import ARRIVED
 from spark_queue.spark.read.offsets import delivery_of_tag
-from spark_queue.spark.typed_json import json_parser, json_writer, parse_json_column
+from spark_queue.spark.task_context import time_zone_of
+from spark_queue.spark.typed_json import json_parser, parse_json_column
 
 CORRUPT_COLUMN = "_corrupt_payload"
 
@@ -214,7 +220,7 @@ def check_write_schema(
         if not isinstance(kind, columns[name]) or (name == "headers" and kind.simpleString() != expected):
             raise SchemaError(f"column {name!r} is {kind.simpleString()} but must be {expected}", column=name)
         if name == "payload" and isinstance(kind, _NESTED_TYPES):
-            json_writer(kind, name)
+            check_json_type(kind, name)
     for name in required:
         if name not in schema.names:
             remedy = f": {_REMEDIES[name]}" if name in _REMEDIES else ""
@@ -231,8 +237,11 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def batch_converter(schema: StructType, options: QueueOptions) -> BatchConverter:
-    """Return the function that converts batches of stored messages to batches of `schema`."""
-    return partial(_convert_batch, arrow_schema(schema), schema, options.payload_format or "json")
+    """Return the function that converts batches of stored messages to batches of `schema`.
+
+    It is for the task that calls this: times without a time zone have that of its session.
+    """
+    return partial(_convert_batch, arrow_schema(schema), schema, _Form.create(options))
 
 
 def batch_joiner(schema: StructType, options: QueueOptions) -> BatchJoiner:
@@ -240,13 +249,40 @@ def batch_joiner(schema: StructType, options: QueueOptions) -> BatchJoiner:
 
     The column of an input that has no batch is NULL.
     """
-    return partial(_join_batches, arrow_schema(schema), schema, options.payload_format or "json")
+    return partial(_join_batches, arrow_schema(schema), schema, _Form.create(options))
+
+
+@dataclass(frozen=True)
+class _Form:
+    """How payloads are converted. `zone`: of times that name none; `None` is UTC."""
+
+    payload_format: str
+    zone: str | None
+
+    @classmethod
+    def create(cls, options: QueueOptions) -> _Form:
+        zone = options.time_zone
+        if zone is None or isinstance(zone, SessionZone):
+            zone = time_zone_of(TaskContext.get()) or zone
+            _check_zone(zone)
+        return cls(options.payload_format or "json", zone)
+
+
+def _check_zone(zone: str | None) -> None:
+    try:
+        zone_of(zone or "UTC")
+    except ValueError:
+        raise OptionError(
+            f"the session's time zone is {zone!r}, which Python's time zone database does not have: set the option "
+            "'timeZone' to another one",
+            option="timeZone",
+        ) from None
 
 
 def _join_batches(
     target: pa.Schema,
     schema: StructType,
-    payload_format: str,
+    form: _Form,
     batches: Mapping[str, pa.RecordBatch],
     delivery: str,
     arrived: int | None = None,
@@ -260,7 +296,7 @@ def _join_batches(
             columns[field.name] = _hashes(delivery, ids)
         elif field.name in batches:
             assert isinstance(field.dataType, StructType)
-            shaped = _convert_batch(pa.schema(list(kind)), field.dataType, payload_format, batches[field.name])
+            shaped = _convert_batch(pa.schema(list(kind)), field.dataType, form, batches[field.name])
             columns[field.name] = pa.StructArray.from_arrays(shaped.columns, fields=list(kind))
         elif field.name == ARRIVED and isinstance(field.dataType, TimestampType):  # not an empty input
             columns[field.name] = _arrivals(arrived, rows)
@@ -272,7 +308,7 @@ def _join_batches(
 def _convert_batch(
     target: pa.Schema,
     schema: StructType,
-    payload_format: str,
+    form: _Form,
     batch: pa.RecordBatch,
     tag: str | None = None,
     position: int = 0,
@@ -282,10 +318,13 @@ def _convert_batch(
     columns = {CORRUPT_COLUMN: pa.nulls(rows), DELIVERY_HASH: pa.nulls(rows)}
     for name, field in zip(schema.names, schema.fields, strict=True):
         if name == "payload" and isinstance(field.dataType, _NESTED_TYPES):
-            texts, kind = _json_payloads(batch).to_pylist(), target.field(name).type
-            columns[name], columns[CORRUPT_COLUMN] = parse_json_column(texts, field.dataType, kind)
+            parsed, corrupt = parse_json_column(
+                _json_payloads(batch), field.dataType, target.field(name).type, form.zone
+            )
+            check_not_null(parsed, target.field(name), batch.column("id"))
+            columns[name], columns[CORRUPT_COLUMN] = parsed, corrupt
         elif name == "payload":
-            columns[name] = _PAYLOAD_CONVERTERS[payload_format](batch)
+            columns[name] = _PAYLOAD_CONVERTERS[form.payload_format](batch)
         elif name == DELIVERY_HASH and tag is not None:  # messages without a tag are not delivered
             columns[name] = _hashes(delivery_of_tag(tag), [batch.column("id").to_pylist()])
         elif name == "tag":

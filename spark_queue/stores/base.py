@@ -1443,13 +1443,17 @@ def set_layout(store: Store, queue: str, layout: Buckets | None) -> None:
     store.register(queue)
 
 
-def rejected_rows_error(queue: str, batch: pa.RecordBatch, wrong: Mapping[int, str]) -> MessageError:
-    """Return an error that names the first of the wrong rows by its id, and counts the others."""
+def rejected_rows_error(queue: str | None, batch: pa.RecordBatch, wrong: Mapping[int, str]) -> MessageError:
+    """Return an error that names the first of the wrong rows by its id, and counts the others.
+
+    `queue`: `None` if the rows name none.
+    """
     row, rule = next(iter(wrong.items()))
     rest = f" (and {plural(len(wrong) - 1, 'more row')})" if len(wrong) > 1 else ""
     id = replace_invalid_utf8(batch.slice(row, 1)).column("id")[0].as_py()
+    place = "" if queue is None else f"queue {queue!r}, "
     return MessageError(
-        f"queue {queue!r}, row with id {id!r}: {rule}{rest}; nothing of this batch was pushed",
+        f"{place}row with id {id!r}: {rule}{rest}; nothing of this batch was pushed",
         rows=wrong,
         queue=queue,
     )

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from spark_queue.errors import OptionError
 from spark_queue.options.consistency import option_name
+from spark_queue.options.options_table import table
 from spark_queue.options.parsers import duration
-from spark_queue.options.queue_options import QueueOptions, role_of_write, table
+from spark_queue.options.queue_options import QueueOptions, role_of_write
 
 BASE = {"url": "sqlite:///q.db", "queue": "flights"}
 
@@ -135,7 +136,7 @@ def test_an_operation_that_is_none_is_told():
 def test_the_docs_show_the_table_of_options():
     page = (Path(__file__).parents[2] / "docs" / "options.md").read_text()
     assert table() in page, (
-        "run: python -c 'from spark_queue.options.queue_options import table; print(table())'"
+        "run: python -c 'from spark_queue.options.options_table import table; print(table())'"
         " and put it in docs/options.md"
     )
 
