@@ -30,7 +30,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-NAMES = ["a", "b", "c", "d", "A", "an é", "x.y"]
+NAMES = ["a", "b", "c", "d", "e", "an é", "x.y"]
 
 _SIMPLE: list[DataType] = [
     ByteType(), ShortType(), IntegerType(), LongType(), FloatType(), DoubleType(), DecimalType(6, 2),
