@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
@@ -33,17 +32,16 @@ from pyspark.sql.types import (
 )
 from pyspark.sql.variant_utils import VariantUtils
 
-from spark_queue.errors import OptionError, SchemaError, did_you_mean
+from spark_queue.errors import SchemaError, did_you_mean
 from spark_queue.messages.json_text import clean_json
 from spark_queue.messages.payload import as_json, as_text
 from spark_queue.options.inputs import DELIVERY_HASH, LOG
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.options.time_zones import SessionZone, zone_of
 from spark_queue.spark.json_types import check_json_type
 from spark_queue.spark.not_null import check_not_null
+from spark_queue.spark.payload_zone import payload_zone
 from spark_queue.spark.read.arrival import ARRIVED
 from spark_queue.spark.read.offsets import delivery_of_tag
-from spark_queue.spark.task_context import time_zone_of
 from spark_queue.spark.typed_json import json_parser, parse_json_column
 
 CORRUPT_COLUMN = "_corrupt_payload"
@@ -261,22 +259,7 @@ class _Form:
 
     @classmethod
     def create(cls, options: QueueOptions) -> _Form:
-        zone = options.time_zone
-        if zone is None or isinstance(zone, SessionZone):
-            zone = time_zone_of(TaskContext.get()) or zone
-            _check_zone(zone)
-        return cls(options.payload_format or "json", zone)
-
-
-def _check_zone(zone: str | None) -> None:
-    try:
-        zone_of(zone or "UTC")
-    except ValueError:
-        raise OptionError(
-            f"the session's time zone is {zone!r}, which Python's time zone database does not have: set the option "
-            "'timeZone' to another one",
-            option="timeZone",
-        ) from None
+        return cls(options.payload_format or "json", payload_zone(options))
 
 
 def _join_batches(

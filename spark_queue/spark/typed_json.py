@@ -27,7 +27,7 @@ from spark_queue.spark.typed.documents import (
     spaced_text,
     written_text,
 )
-from spark_queue.spark.typed.values import Parser, PartlyRead, Reading, root_parser
+from spark_queue.spark.typed.values import Parser, PartlyRead, TypeRules, root_parser
 
 #: Rows that are read at once, or one by one if one of them is unusual.
 _AT_ONCE = 1024
@@ -59,7 +59,7 @@ def json_parser(kind: DataType, path: str) -> Parser:
 
     Raises `SchemaError`, which names the `path`, if JSON cannot be parsed as that type.
     """
-    return root_parser(kind, path, Reading(compact_text, UTC_ZONE))
+    return root_parser(kind, path, TypeRules(compact_text, UTC_ZONE))
 
 
 class _TypedReader:
@@ -71,7 +71,7 @@ class _TypedReader:
         self._failures = self._skipped = 0
 
         def parser(text_of: Callable[[Any], str]) -> Parser:
-            return root_parser(kind, "payload", Reading(text_of, zone))
+            return root_parser(kind, "payload", TypeRules(text_of, zone))
 
         self._compact, self._spaced, self._python = map(parser, (compact_text, spaced_text, python_text))
         self._loose, self._exact = map(parser, (loose_text, written_text))

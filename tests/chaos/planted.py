@@ -112,9 +112,9 @@ BUGS: dict[str, Bug] = {
         "tests/spark/test_typed_payloads.py::test_a_field_of_another_type_is_null_and_the_others_stay",
     ),
     "a time without a zone is in UTC": Bug(
-        "spark/schema.py",
-        "            zone = time_zone_of(TaskContext.get()) or zone\n",
-        "            zone = None\n",
+        "spark/payload_zone.py",
+        "    zone = time_zone_of(TaskContext.get()) or zone\n",
+        "    zone = None\n",
         "tests/spark/test_typed_payloads.py::test_the_zone_is_that_of_the_option_else_of_the_session_else_of_the_driver",
     ),
     "a NULL that the schema does not know reaches Spark": Bug(

@@ -33,8 +33,8 @@ ODD = [
     '{"n":4,"i":"z","i":2}', '{"n":5,"i":1,"i":null}', '{"n":6,"I":1}', '{"n":7,"m":{"k":"x","i":1},"i":2}',
     '{"n":8,"l":[1,"x",{"i":5}],"i":2}', '{"n":9,"l":[["x"]],"i":2}', '{"n":10,"s":"\\ud800"}',
     '{"n":11,"d":[{"s":"x","i":"z"},{"i":2}]}', '{"n":12,"d":[{"i":1},5],"i":1}', '{"n":13,"d":{"i":1},"i":1}',
-    "{'n':14,'i':1}", '{"n":15,"i":1} and more', '{"n":16}{"n":99}', '{"n":17,"s":NaN,"i":NaN}',
-    '{"n":18,"s":+Infinity}',
+    "{'n':14,'i':1}", '{"n":15,"i":1} and more', '{"n":16}{"n":99}', '{"n":17,"x":NaN,"i":1}',
+    '{"n":18,"x":+Infinity,"i":NaN}',
 ]  # fmt: skip
 ODD_SCHEMA = StructType(
     [
@@ -76,10 +76,15 @@ def as_read(value: Any, *, loose: bool = False) -> Any:
         return "NaN" if math.isnan(value) else value + 0.0
     if loose and isinstance(value, str):
         try:
-            return repr(json.loads(value, parse_int=float, object_pairs_hook=list))
+            return repr(json.loads(value, parse_float=_number, parse_int=_number, object_pairs_hook=list))
         except ValueError:
             return value
     return value
+
+
+def _number(text: str) -> float | str:
+    number = float(text) + 0.0
+    return number if math.isfinite(number) else f"{'-' if number < 0 else ''}Infinity"
 
 
 def plain(kind: pa.DataType) -> pa.DataType:

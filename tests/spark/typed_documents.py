@@ -30,7 +30,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-NAMES = ["a", "b", "c", "d", "A", "an é", "x.y"]
+NAMES = ["a", "b", "c", "d", "e", "an é", "x.y"]
 
 _SIMPLE: list[DataType] = [
     ByteType(), ShortType(), IntegerType(), LongType(), FloatType(), DoubleType(), DecimalType(6, 2),
@@ -59,7 +59,7 @@ TEXTS = [
     "2013-01-31T05:30:01UTC+1", "2013-01-31T05:30:01 GMT-05:30", "2013-01-31T05:30:01GMT", "2013-01-31GMT",
     "2013-01-31T05:30:01UT+01:30", "2013-01-31T05:30:01GMT0", "2013-01-31T05:30:01+013015", "2013-01-31T24:00:00",
     "2013-01-31T23:59:60", "2013-01-31T5:3:1", "2013-03-10T02:30:00", "2013-11-03T01:30:00", "1883-11-18T12:01:00",
-    "1800-01-01T00:00:00", "2099-07-01T12:00:00", "10000-07-01T12:00:00", "2013-01-31\t05:30:01", "2013/01/31",
+    "1800-01-01T00:00:00", "2099-07-01T12:00:00", "10000-07-01T12:00:00", "2013-01-31\\t05:30:01", "2013/01/31",
     "AP8=", "AP8", " AP8= ", "AP8=AP8=", "A P8=", "AP8=\\n", "____", "QUJD", "1 02:03:04.5", "-1 02:03:04",
     "+1 2:3:4", "|1 02:03:04", "26:03:04", "1 24:00:00", "106751992 00:00:00", "5:30", "-5:30", "100:59", "5:60",
     "1.5", "-0.000001", "INTERVAL '1 02:03:04.5' DAY TO SECOND", "interval -'-5:30' hour to minute",
@@ -102,6 +102,8 @@ def _kind(source: random.Random, depth: int) -> DataType:
 
 def _written(source: random.Random, kind: DataType, odd: float) -> str:
     """Return the text of a value of a type, or of any other with the probability `odd`."""
+    if isinstance(kind, BinaryType):  # after text that is no base64, Spark loses its place
+        return source.choice(['"AP8="', '" AP8= "', '"AP8=AP8="', '""', "null", "5", "true"])
     if source.random() < odd:
         return _any(source, 2)
     if source.random() < 0.05:

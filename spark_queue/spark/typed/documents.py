@@ -203,7 +203,10 @@ def _skip(text: str, at: int) -> int:
 
 
 def _read_value(text: str, at: int) -> tuple[Any, int]:
-    """Return the value that begins at a place, and where it ends."""
+    """Return the value that begins at a place, and where it ends.
+
+    Raises `ValueError` if none does.
+    """
     first = text[at : at + 1]
     if first == "{":
         return _read_object(text, at)

@@ -16,7 +16,7 @@ from spark_queue.options.time_zones import UTC_ZONE
 from spark_queue.spark.typed.moments import checked_micros, micros_of
 
 #: Converts what is in the object. Raises `ValueError` if that is not as MongoDB writes it.
-Form = Callable[[Any], Any]
+ExtendedForm = Callable[[Any], Any]
 
 _OID = re.compile(r"[0-9a-fA-F]{24}")
 _INTEGER = re.compile(r"-?[0-9]{1,20}", re.ASCII)
@@ -25,7 +25,7 @@ _UUID_KINDS = ("03", "04", "3", "4")
 _DAY_MICROS = 86_400_000_000
 
 
-def with_forms(usual: type, parse: Callable[[Any], Any], forms: Mapping[str, Form]) -> Callable[[Any], Any]:
+def with_forms(usual: type, parse: Callable[[Any], Any], forms: Mapping[str, ExtendedForm]) -> Callable[[Any], Any]:
     """Return the parser of a type that also takes these objects of Extended JSON, by name.
 
     `usual`: the type of most values.
@@ -47,27 +47,27 @@ def with_forms(usual: type, parse: Callable[[Any], Any], forms: Mapping[str, For
     return parse_value
 
 
-def moment_forms() -> dict[str, Form]:
+def moment_forms() -> dict[str, ExtendedForm]:
     """Return the forms of a TIMESTAMP."""
     return {"$date": _micros}
 
 
-def day_forms() -> dict[str, Form]:
+def day_forms() -> dict[str, ExtendedForm]:
     """Return the forms of a DATE: that of the moment in UTC."""
     return {"$date": lambda inner: _micros(inner) // _DAY_MICROS}
 
 
-def text_forms() -> dict[str, Form]:
+def text_forms() -> dict[str, ExtendedForm]:
     """Return the forms of a STRING: identifiers."""
     return {"$oid": _object_id, "$uuid": lambda inner: str(UUID(inner)), "$binary": _uuid}
 
 
-def bytes_forms() -> dict[str, Form]:
+def bytes_forms() -> dict[str, ExtendedForm]:
     """Return the forms of a BINARY."""
     return {"$binary": _bytes, "$uuid": lambda inner: UUID(inner).bytes}
 
 
-def integer_forms(parse: Callable[[Any], Any]) -> dict[str, Form]:
+def integer_forms(parse: Callable[[Any], Any]) -> dict[str, ExtendedForm]:
     """Return the forms of an integer type. `parse`: its parser of integers."""
 
     def form(inner: Any) -> Any:
@@ -76,7 +76,7 @@ def integer_forms(parse: Callable[[Any], Any]) -> dict[str, Form]:
     return {"$numberLong": form, "$numberInt": form}
 
 
-def number_forms(parse: Callable[[Any], Any]) -> dict[str, Form]:
+def number_forms(parse: Callable[[Any], Any]) -> dict[str, ExtendedForm]:
     """Return the forms of DECIMAL, DOUBLE and FLOAT. `parse`: the parser of their text."""
 
     def form(inner: Any) -> Any:

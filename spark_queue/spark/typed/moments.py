@@ -105,7 +105,10 @@ def _date(text: str) -> int:
 
 
 def _micros(text: str, zone: Zone | None) -> int:
-    """Return the microseconds of a timestamp. If `zone` is `None`, it may not name one."""
+    """Return the microseconds of a timestamp. If `zone` is `None`, it may not name one.
+
+    Raises `ValueError` for another text.
+    """
     found = _MOMENT.fullmatch(text.strip(_TRIMMED))
     if found is None:
         raise ValueError

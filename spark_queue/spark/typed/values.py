@@ -73,14 +73,14 @@ class PartlyRead(ValueError):
 
 
 @dataclass(frozen=True)
-class Reading:
+class TypeRules:
     """How values are read: `text_of` returns their text, `zone` is that of a time without one."""
 
     text_of: Callable[[Any], str]
     zone: Zone
 
 
-def root_parser(kind: DataType, path: str, reading: Reading) -> Parser:
+def root_parser(kind: DataType, path: str, reading: TypeRules) -> Parser:
     """Return the parser of a payload: of an object for an array of structs, it is the only item.
 
     Raises `SchemaError` as `parser_of` does.
@@ -91,7 +91,7 @@ def root_parser(kind: DataType, path: str, reading: Reading) -> Parser:
     return lambda value: parse([value] if isinstance(value, dict) else value)
 
 
-def parser_of(kind: DataType, path: str, reading: Reading) -> Parser:
+def parser_of(kind: DataType, path: str, reading: TypeRules) -> Parser:
     """Return the parser of a type.
 
     Raises `SchemaError`, which names the `path`, if JSON cannot be parsed as that type.
@@ -118,7 +118,7 @@ def parser_of(kind: DataType, path: str, reading: Reading) -> Parser:
     return simple
 
 
-def _simple_parser(kind: DataType, reading: Reading) -> Parser | None:
+def _simple_parser(kind: DataType, reading: TypeRules) -> Parser | None:
     zone = reading.zone
     match kind:
         case StringType():
