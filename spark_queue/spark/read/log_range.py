@@ -39,7 +39,10 @@ def starting_place(log: Log, options: QueueOptions) -> LogPosition:
 
 
 def ending_place(log: Log, options: QueueOptions) -> LogPosition:
-    """Return the place before which a batch read ends. Raises as `starting_place` does."""
+    """Return the place before which a batch read ends.
+
+    Raises `OptionError` and `CheckpointError` as `starting_place` does.
+    """
     if options.ending_timestamp is not None:
         return log.position_since(options.ending_timestamp) or log.end()
     if isinstance(options.ending_offsets, int):
