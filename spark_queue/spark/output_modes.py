@@ -1,7 +1,7 @@
 """Say what to do instead of an output mode in which Spark cannot write to a queue.
 
-A queue takes rows and changes none that it has. Spark tells a Python sink of the mode `complete`
-only, when the first batch begins. It refuses `update` itself, in words of its own.
+A queue takes rows and changes none that it has. A Python sink learns of the mode `complete` only
+when the first batch begins. Spark refuses `update` itself, with its own text.
 """
 
 from __future__ import annotations

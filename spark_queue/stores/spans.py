@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 #: then has 46 to 54 % of the records.
 PLACES_PER_PART, MAX_PLACES = 300, 2_000
 
-#: A store reads a queue with at most so many times that number of records by its index. Then the
+#: A queue with at most this multiple of that number of records is read by its index. Then the
 #: sample of a larger one is less than 5 % of it: MongoDB takes it without a scan.
 INDEX_WALK = 25
 
-#: A sample of what several queues share must have this share of records of the queue.
+#: In a sample of a table that several queues share, at least this part must be of the queue.
 OWN_SHARE = 0.25
 
 

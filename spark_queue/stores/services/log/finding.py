@@ -11,8 +11,8 @@ from spark_queue.stores.base import Store
 from spark_queue.stores.services.log.log_notes import LogNotes
 from spark_queue.stores.services.log.segments import LOG_TAG, LogMetadata, LogPosition, LogRange, Segment
 
-#: By how much (ms) a message of a segment may have been due after the time of its seal, which is
-#: noted before the messages are reserved: that may be retried.
+#: How long (ms) after the time of its seal a message of a segment may be due. That time is noted
+#: before the messages are reserved, and the reserve may be retried.
 SEAL_DELAY = 120_000
 
 
