@@ -15,9 +15,11 @@ from pyspark.sql.types import StructType
 from spark_queue.errors import OptionError
 from spark_queue.options.consistency import option_error
 from spark_queue.options.inputs import LOG
-from spark_queue.options.queue_options import QueueOptions, role_of_write
+from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.roles import role_of_write
 from spark_queue.options.time_zones import SessionZone
 from spark_queue.options.values import EXACTLY_ONCE, READ_ROLES, Role
+from spark_queue.spark.output_modes import mode_error
 from spark_queue.spark.pickling import PickledWithLoader
 from spark_queue.spark.read.driver_process import set_program
 from spark_queue.spark.read.limits import set_cluster_cores
@@ -87,7 +89,7 @@ class QueueDataSource(PickledWithLoader, DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         if overwrite:
-            raise OptionError("a queue takes outputMode append or update, not complete", option="outputMode")
+            raise mode_error("complete")
         from spark_queue.spark.write.data_writers import StreamWriter
 
         return StreamWriter(self._operation(schema, streaming=True))

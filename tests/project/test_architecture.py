@@ -35,7 +35,7 @@ FLOORS = [
     ["cli"],
 ]
 IN_STORES = [
-    ["note_shapes"],
+    ["note_shapes", "spans"],
     ["types"],
     ["support"],
     ["base"],

@@ -443,7 +443,8 @@ def test_a_dataframe_that_is_no_messages_is_refused(sqlite_url, name, columns, m
 
 @pytest.mark.parametrize("query", [None, "a query"])
 def test_a_queue_is_never_overwritten(sqlite_url, name, query):
-    with pytest.raises(OptionError, match="never overwritten" if query is None else "not complete"):
+    message = "never overwritten" if query is None else r"outputMode\('complete'\) with foreachBatch"
+    with pytest.raises(OptionError, match=message):
         Write(query=query, overwrite=True, url=sqlite_url, queue=name)
 
 

@@ -1,4 +1,4 @@
-"""The options of `format("queue")` as a table of the docs."""
+"""The table of all options in `docs/options.md`."""
 
 from __future__ import annotations
 
