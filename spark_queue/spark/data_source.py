@@ -95,11 +95,6 @@ class QueueDataSource(PickledWithLoader, DataSource):
         return StreamWriter(self._operation(schema, streaming=True))
 
     def _operation(self, schema: StructType, *, streaming: bool) -> Push | Settle:
-        operation = self._create_operation(schema, streaming=streaming)
-        operation.zone = self.zone
-        return operation
-
-    def _create_operation(self, schema: StructType, *, streaming: bool) -> Push | Settle:
         role = role_of_write(self.options)
         options = pin_databases(self._options(role), create=True)
         if role == "settle":
@@ -121,9 +116,10 @@ class QueueDataSource(PickledWithLoader, DataSource):
         set_cluster_cores(self.cores)
         set_program(Owner(**self.program) if self.program else None)
         check_read_schema(schema, options)
-        if options.time_zone is None and self.zone is not None:
-            options = replace(options, time_zone=SessionZone(self.zone))
         return pin_databases(options, create=role == "stream" and not options.fail_if_missing)
 
     def _options(self, *roles: Role) -> QueueOptions:
-        return resolve_options(QueueOptions.parse(self.options, *roles))
+        options = resolve_options(QueueOptions.parse(self.options, *roles))
+        if options.time_zone is None and self.zone is not None:
+            options = replace(options, time_zone=SessionZone(self.zone))
+        return options

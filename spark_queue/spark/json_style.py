@@ -6,18 +6,15 @@ properties, in which Spark passes what was set in the session.
 
 from __future__ import annotations
 
-from datetime import tzinfo
-
 from pyspark import TaskContext
 
-from spark_queue.errors import OptionError
 from spark_queue.options.consistency import option_error, option_name
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.options.time_zones import zone_of
 from spark_queue.spark.json_moments import MomentStyle
 from spark_queue.spark.json_write import JsonStyle
 from spark_queue.spark.moment_patterns import Part, Unfit, compile_pattern, local_moment
-from spark_queue.spark.task_context import time_zone_of
+from spark_queue.spark.payload_zone import payload_zone
 
 #: The local property with the default of `ignoreNullFields`.
 _IGNORE_NULLS_PROPERTY = "spark.sql.jsonGenerator.ignoreNullFields"
@@ -36,31 +33,19 @@ def check_style(options: QueueOptions) -> None:
         _pattern(options, name)
 
 
-def style_of(options: QueueOptions, zone: str | None) -> JsonStyle:
-    """Return how the task that runs writes JSON. `zone`: that of its session, if it sets none."""
+def style_of(options: QueueOptions) -> JsonStyle:
+    """Return how the task that runs writes JSON."""
     task = TaskContext.get()
-    name = options.time_zone or time_zone_of(task) or zone or "UTC"
     ignore_nulls = options.ignore_null_fields
     if ignore_nulls is None:
         ignore_nulls = task is None or (task.getLocalProperty(_IGNORE_NULLS_PROPERTY) or "true").lower() == "true"
     moments = MomentStyle(
-        zone=_zone(name),
+        zone=zone_of(payload_zone(options) or "UTC").info,
         timestamp=_pattern(options, "timestamp_format"),
         timestamp_ntz=_pattern(options, "timestamp_ntz_format"),
         date=_pattern(options, "date_format"),
     )
     return JsonStyle(moments, ignore_nulls=ignore_nulls)
-
-
-def _zone(name: str) -> tzinfo:
-    try:
-        return zone_of(name).info
-    except ValueError:
-        raise OptionError(
-            f"the session's time zone is {name!r}, which Python's time zone database does not have: set the option "
-            "'timeZone' to another one",
-            option="timeZone",
-        ) from None
 
 
 def _pattern(options: QueueOptions, name: str) -> Part | None:

@@ -43,7 +43,10 @@ INTEGERS = (BooleanType, ByteType, ShortType, IntegerType, LongType)
 FLOATS = (FloatType, DoubleType)
 TEXTS = (StringType, CharType, VarcharType)
 MOMENTS = (DateType, TimestampType, TimestampNTZType)
-INTERVALS = (YearMonthIntervalType, DayTimeIntervalType, CalendarIntervalType)
+INTERVALS = (YearMonthIntervalType, DayTimeIntervalType)
+NESTED_TYPES = (StructType, MapType, ArrayType)
+#: A payload of one of these types becomes JSON.
+JSON_TYPES = (*NESTED_TYPES, VariantType)
 _LEAVES = (*INTEGERS, DecimalType, *FLOATS, *TEXTS, *MOMENTS, *INTERVALS, NullType, BinaryType, VariantType)
 
 
@@ -55,6 +58,7 @@ def check_json_type(kind: DataType, path: str, level: int = 0) -> None:
         case UserDefinedType():
             check_json_type(kind.sqlType(), path, level)
         case StructType():
+            check_names(kind, path)
             for one in kind.fields:
                 check_json_type(one.dataType, f"{path}.{one.name}", level + 1)
         case ArrayType():
@@ -62,6 +66,19 @@ def check_json_type(kind: DataType, path: str, level: int = 0) -> None:
         case MapType():
             check_json_type(kind.keyType, f"{path}[]", level + 1)
             check_json_type(kind.valueType, f"{path}[]", level + 1)
+        case CalendarIntervalType():
+            raise SchemaError(
+                f"{path} cannot be an interval of make_interval, which Spark writes to no table: cast it to STRING, "
+                "or use make_dt_interval or make_ym_interval",
+                column=path,
+            )
         case _:
             if not isinstance(kind, _LEAVES) and not isinstance(kind, TimeType):
                 raise SchemaError(f"{path} cannot be {kind.simpleString()}: to_json has no form for it", column=path)
+
+
+def check_names(kind: StructType, path: str) -> None:
+    """Raise `SchemaError` if two fields have one name: Spark passes no such rows to Python."""
+    for number, name in enumerate(kind.names):
+        if name in kind.names[:number]:
+            raise SchemaError(f"{path} has two fields {name!r}: rename or drop one", column=name)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,7 +16,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
-    CalendarIntervalType,
     DataType,
     DateType,
     DayTimeIntervalType,
@@ -34,7 +32,7 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
-from spark_queue.spark.json_intervals import calendar_text, day_time_text, time_text, year_month_text
+from spark_queue.spark.json_intervals import day_time_text, time_text, year_month_text
 from spark_queue.spark.json_moments import MomentStyle, date_texts, timestamp_texts
 from spark_queue.spark.json_texts import base64_texts, escape, escape_texts, float_texts, quote_not_finite
 from spark_queue.spark.json_types import INTEGERS, TEXTS
@@ -122,7 +120,7 @@ def _scalar(text: bytes) -> pa.Scalar:
 
 
 def _json(column: pa.Array, kind: DataType, style: JsonStyle) -> pa.Array:
-    """Return a column as JSON; NULL where it is NULL."""
+    """Return a column as JSON. A NULL stays NULL."""
     texts = _texts(column, kind, style)
     return _join(texts.quote, texts.column, texts.quote) if texts.quoted else texts.column
 
@@ -167,19 +165,17 @@ def _texts(column: pa.Array, kind: DataType, style: JsonStyle) -> _Texts:
             pattern = style.moments.timestamp_ntz if local else style.moments.timestamp
             texts = timestamp_texts(_integers(column), style.moments, local=local)
             return _Texts(_pattern_texts(texts, pattern), quoted=True)
-    return _Texts(_each(column, *_one_by_one(kind)), quoted=True)
+    return _Texts(_each(column, _writer(kind)), quoted=True)
 
 
-def _one_by_one(kind: DataType) -> tuple[Callable[[pa.Array], pa.Array], Callable[[Any], str]]:
-    """Return how the values of a rare type are taken from a column, and how each is written."""
+def _writer(kind: DataType) -> Callable[[int], str]:
+    """Return how the values of a rare type are written, each by itself."""
     match kind:
         case YearMonthIntervalType():
-            return _integers, lambda value: year_month_text(value, kind)
+            return lambda value: year_month_text(value, kind)
         case DayTimeIntervalType():
-            return _integers, lambda value: day_time_text(value, kind)
-        case CalendarIntervalType():
-            return lambda column: column, calendar_text
-    return _integers, time_text
+            return lambda value: day_time_text(value, kind)
+    return time_text
 
 
 def _object(column: pa.StructArray, kind: StructType, style: JsonStyle) -> pa.Array:
@@ -234,8 +230,6 @@ def _key_texts(column: pa.Array, kind: DataType) -> pa.Array:
             return base64_texts(column)
         case FloatType() | DoubleType():
             return _binary(float_texts(column))
-        case CalendarIntervalType():
-            return _each(column, lambda same: same, calendar_text)
         case NullType():
             return pa.nulls(len(column), pa.binary())
         case _ if isinstance(kind, TEXTS):
@@ -273,8 +267,8 @@ def _pattern_texts(texts: pa.Array, pattern: object) -> pa.Array:
     return _binary(texts) if pattern is None else escape_texts(_binary(texts))
 
 
-def _each(column: pa.Array, values: Callable[[pa.Array], pa.Array], write: Callable[[Any], str]) -> pa.Array:
-    texts: Sequence[str | None] = [None if one is None else write(one) for one in values(column).to_pylist()]
+def _each(column: pa.Array, write: Callable[[int], str]) -> pa.Array:
+    texts: Sequence[str | None] = [None if one is None else write(one) for one in _integers(column).to_pylist()]
     return _binary(pa.array(texts, pa.string()))
 
 

@@ -162,7 +162,7 @@ def _long_offset(moment: Moment) -> str:
     return "GMT" + (offset_text(seconds, "x", 5) if seconds else "")
 
 
-#: The numbers that are written with as many digits as the pattern has letters, and at most so many.
+#: The numbers that are written with as many digits as the pattern has letters, up to this number.
 _NUMBERS: dict[str, tuple[int, Callable[[Moment], int]]] = {
     "M": (2, lambda moment: moment.day_in_cycle.month),
     "L": (2, lambda moment: moment.day_in_cycle.month),

@@ -1,4 +1,4 @@
-"""The time zone of times in typed payloads that name none."""
+"""The time zone of times in typed payloads that name none, and of timestamps in struct payloads."""
 
 from __future__ import annotations
 

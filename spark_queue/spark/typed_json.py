@@ -82,7 +82,8 @@ class _TypedReader:
         corrupt: list[str | None] = []
         for start in range(0, len(texts), _AT_ONCE):
             some = texts.slice(start, _AT_ONCE)
-            part, bad = self._read_at_once(some), [None] * len(some)
+            part = self._read_at_once(some)
+            bad: list[str | None] = [None] * len(some)
             if part is None:
                 values, bad = self._read_each(some.cast(pa.binary()).to_pylist())
                 part = pa.array(values, self._arrow)

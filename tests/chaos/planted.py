@@ -101,8 +101,8 @@ BUGS: dict[str, Bug] = {
     ),
     "timestamps of payloads are in UTC": Bug(
         "spark/json_style.py",
-        "    name = options.time_zone or time_zone_of(task) or zone or",
-        "    name = options.time_zone or",
+        'zone=zone_of(payload_zone(options) or "UTC").info',
+        'zone=zone_of("UTC").info',
         "tests/spark/test_json_write.py::test_the_zone_of_the_option_comes_before_that_of_the_session",
     ),
     "a field of another type costs the payload": Bug(

@@ -38,7 +38,8 @@ from pyspark.sql.types import (
 from spark_queue.errors import OptionError, SchemaError
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.options.time_zones import zone_of
-from spark_queue.spark.json_intervals import calendar_text, day_time_text, time_text, year_month_text
+from spark_queue.spark import QueueDataSource
+from spark_queue.spark.json_intervals import day_time_text, time_text, year_month_text
 from spark_queue.spark.json_moments import MomentStyle, offset_at, offsets_at
 from spark_queue.spark.json_style import check_style, style_of
 from spark_queue.spark.json_texts import float_text
@@ -46,7 +47,7 @@ from spark_queue.spark.json_types import check_json_type
 from spark_queue.spark.json_variant import variant_text
 from spark_queue.spark.json_write import JsonStyle, encode_json_column
 from spark_queue.spark.moment_patterns import compile_pattern, local_moment
-from tests.spark.drive import task
+from tests.spark.drive import source, task
 from tests.spark.test_unfit_values import DAY, IN_12026, MINUS_44, arrow_schema_of, column_of
 
 NEW_YORK = JsonStyle(MomentStyle(ZoneInfo("America/New_York")))
@@ -92,8 +93,8 @@ def test_the_smallest_numbers_have_two_digits():
 
 
 def test_a_float_has_the_fewest_digits_that_give_it_back():
-    numbers = np.random.default_rng(7).integers(0, 2**32, 3_000, np.uint32).view(np.float32)
-    numbers = [one for one in numbers if np.isfinite(one)]
+    some = np.random.default_rng(7).integers(0, 2**32, 3_000, np.uint32).view(np.float32)
+    numbers = [one for one in some if np.isfinite(one)]
     for number, text in zip(numbers, of(FloatType(), *map(float, numbers)), strict=True):
         assert np.float32(text) == number and float_text(number) == text
 
@@ -141,12 +142,6 @@ def test_a_part_of_a_column_is_written_as_it_is():
     texts, _ = encode_json_column(column.slice(2, 3), kind)
     assert texts.to_pylist() == encode_json_column(column, kind)[0].to_pylist()[2:5]
     assert texts[1].as_py() == b'{"l":["3","3","3"],"m":{"3":[true,true,true]}}'
-
-
-def test_fields_with_one_name_are_both_written():
-    kind = StructType().add("a", LongType()).add("a", StringType())
-    column = pa.StructArray.from_arrays([pa.array([1]), pa.array(["x"])], ["a", "a"])
-    assert encode_json_column(column, kind)[0].to_pylist() == [b'{"a":1,"a":"x"}']
 
 
 # --- keys of maps ---------------------------------------------------------------------------------
@@ -291,26 +286,42 @@ def test_a_zone_has_the_names_of_java(name, seconds):
         (None, None, "UTC"),
     ],
 )
-def test_the_zone_of_the_option_comes_before_that_of_the_session(session, registered, zone):
-    given = {"url": "sqlite:///a.db", "queue": "q"}
-    options = QueueOptions.parse(given, "push")
+def test_the_zone_of_the_option_comes_before_that_of_the_session(session, registered, zone, sqlite_url, monkeypatch):
+    given = {"url": sqlite_url, "queue": "q"}
+    schema = StructType().add("payload", StructType().add("at", TimestampType()))
+    monkeypatch.setattr(QueueDataSource, "zone", registered)
+
+    def zone_of_write(**option):
+        style = source(given | option)._operation(schema, streaming=False).style
+        assert style is not None
+        return str(style.moments.zone)
+
     with task() as context:
         if session:
             context._localProperties["spark.sql.session.timeZone"] = session
-        assert str(style_of(options, registered).moments.zone) == zone
-        options = QueueOptions.parse(given | {"timeZone": "Asia/Tokyo"}, "push")
-        assert str(style_of(options, registered).moments.zone) == "Asia/Tokyo"
+        assert zone_of_write() == zone
+        assert zone_of_write(timeZone="Asia/Tokyo") == "Asia/Tokyo"
+
+
+def test_a_zone_that_python_does_not_know_matters_only_where_json_is_written(sqlite_url):
+    given = {"url": sqlite_url, "queue": "q"}
+    text, nested = (StructType().add("payload", kind) for kind in (StringType(), ArrayType(TimestampType())))
+    with task() as context:
+        context._localProperties["spark.sql.session.timeZone"] = "SystemV/PST8"
+        assert source(given)._operation(text, streaming=False).style is None
+        with pytest.raises(OptionError, match="the session's time zone is 'SystemV/PST8', which Python's"):
+            source(given)._operation(nested, streaming=False).style  # noqa: B018
 
 
 def test_null_fields_follow_the_option_then_the_session():
     given = {"url": "sqlite:///a.db", "queue": "q"}
     options = QueueOptions.parse(given, "push")
-    assert style_of(options, None).ignore_nulls
+    assert style_of(options).ignore_nulls
     with task() as context:
-        assert style_of(options, None).ignore_nulls
+        assert style_of(options).ignore_nulls
         context._localProperties["spark.sql.jsonGenerator.ignoreNullFields"] = "false"
-        assert not style_of(options, None).ignore_nulls
-        assert style_of(QueueOptions.parse(given | {"ignoreNullFields": "true"}, "push"), None).ignore_nulls
+        assert not style_of(options).ignore_nulls
+        assert style_of(QueueOptions.parse(given | {"ignoreNullFields": "true"}, "push")).ignore_nulls
 
 
 # --- intervals, times -----------------------------------------------------------------------------
@@ -347,19 +358,6 @@ def test_an_interval_of_days_is_written_as_spark_does(fields, micros, text):
 )  # fmt: skip
 def test_an_interval_of_months_is_written_as_spark_does(fields, months, text):
     assert year_month_text(months, YearMonthIntervalType(*fields)) == f"INTERVAL {text}"
-
-
-@pytest.mark.parametrize(
-    ("parts", "text"),
-    [
-        ((14, 25, 18_367_000_008_000), "1 years 2 months 25 days 5 hours 6 minutes 7.000008 seconds"),
-        ((0, 0, 0), "0 seconds"),
-        ((-14, -3, -14_706_500_000_000), "-1 years -2 months -3 days -4 hours -5 minutes -6.5 seconds"),
-        ((0, 0, 300_000_000_000), "5 minutes"),
-    ],
-)
-def test_an_interval_of_the_calendar_is_written_as_spark_does(parts, text):
-    assert calendar_text(pa.MonthDayNano(parts)) == text
 
 
 def test_a_time_of_day_has_the_digits_that_it_needs():

@@ -11,7 +11,6 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 from pymongo import MongoClient
-from pyspark import TaskContext
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -293,9 +292,9 @@ NOON = {"at": "2026-07-01T12:00:00", "day": "2026-07-01"}
 
 def visit(url, name, session=None, **options):
     """Return the hours of a visit in UTC, as a task reads them."""
-    with task():
+    with task() as context:
         if session is not None:
-            TaskContext.get()._localProperties[TIME_ZONE] = session
+            context._localProperties[TIME_ZONE] = session
         [row] = snapshot(VISITS, url=url, queue=name, **options)
     return row["payload"]["at"].hour, row["payload"]["day"].hour
 

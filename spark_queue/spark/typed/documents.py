@@ -89,7 +89,7 @@ def load_all_compact(texts: list[bytes]) -> list[Any] | None:
     """Return the values of texts if orjson writes all of them the same, else `None`."""
     raw = b"[" + _BETWEEN.join(texts) + b"]"
     try:
-        values = orjson.loads(raw)
+        values: list[Any] = orjson.loads(raw)
         if orjson.dumps(values) != raw:
             return None
     except (ValueError, TypeError):

@@ -45,6 +45,7 @@ from pyspark.sql.variant_utils import VariantUtils
 from spark_queue.errors import SchemaError
 from spark_queue.messages.json_text import clean_json
 from spark_queue.options.time_zones import Zone
+from spark_queue.spark.json_types import check_names
 from spark_queue.spark.typed import extended, moments
 from spark_queue.spark.typed.documents import pairs_of, repeated_pairs
 from spark_queue.spark.typed.intervals import interval_parser
@@ -98,6 +99,7 @@ def parser_of(kind: DataType, path: str, reading: TypeRules) -> Parser:
     """
     match kind:
         case StructType():
+            check_names(kind, path)
             fields = {one.name: parser_of(one.dataType, f"{path}.{one.name}", reading) for one in kind.fields}
             variants = frozenset(one.name for one in kind.fields if isinstance(one.dataType, VariantType))
             return partial(_parse_struct, fields, variants)

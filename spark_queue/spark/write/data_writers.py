@@ -26,11 +26,12 @@ from spark_queue.spark.encode import (
     encode_pushes,
 )
 from spark_queue.spark.json_style import check_style, style_of
+from spark_queue.spark.json_types import JSON_TYPES
 from spark_queue.spark.json_write import JsonStyle
 from spark_queue.spark.pickling import PickledWithLoader
-from spark_queue.spark.schema import PUSH_COLUMN_TYPES, check_write_schema
 from spark_queue.spark.tracebacks import hide_tracebacks
 from spark_queue.spark.worker import BackgroundWriter
+from spark_queue.spark.write.columns import PUSH_COLUMN_TYPES, check_write_schema
 from spark_queue.spark.write.targets import CheckQueue, Part, split_by_queue
 from spark_queue.stores.base import rejected_rows_error
 from spark_queue.stores.named import NamedStores
@@ -82,9 +83,6 @@ def write_each(batches: Iterable[pa.RecordBatch], write: Callable[[pa.RecordBatc
 class WriteOperation:
     """A write of a batch or a stream. It is pickled to executors, so it holds plain data only."""
 
-    #: The time zone of the session that registered the format, if it is known.
-    zone: str | None = None
-
     def __init__(self, options: QueueOptions, schema: StructType) -> None:
         """Check what the options say about JSON. Raises `OptionError` if they are wrong."""
         self.options = options
@@ -92,9 +90,10 @@ class WriteOperation:
         check_style(options)
 
     @property
-    def style(self) -> JsonStyle:
-        """How the task that runs writes JSON."""
-        return style_of(self.options, self.zone)
+    def style(self) -> JsonStyle | None:
+        """How the task that runs writes JSON; `None` if no payload becomes JSON."""
+        writes_json = any(one.name == "payload" and isinstance(one.dataType, JSON_TYPES) for one in self.schema)
+        return style_of(self.options) if writes_json else None
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> WriteResult:
         done = WriteResult()
@@ -219,7 +218,7 @@ try:
 
 except ImportError:
 
-    class StreamWriter(_Writer, DataSourceStreamWriter, DataSourceArrowWriter):  # type: ignore[no-redef, misc]
+    class StreamWriter(_Writer, DataSourceStreamWriter, DataSourceArrowWriter):  # type: ignore[no-redef]
         """The writer of `df.writeStream` on Spark 4.0.
 
         It passes rows of Python to writers of streams, which hold not all of Spark's values. But to

@@ -20,7 +20,7 @@ from spark_queue.messages.dead_letter import put_letters
 from spark_queue.messages.rules import delay_rules, is_utf8
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.encode import dead_letters_of, delays_ms, encode_changes, filter_encoded
-from spark_queue.spark.schema import SETTLE_COLUMN_TYPES, check_write_schema
+from spark_queue.spark.write.columns import SETTLE_COLUMN_TYPES, check_write_schema
 from spark_queue.spark.write.data_writers import WriteOperation, WriteResult
 from spark_queue.stores import open_store
 from spark_queue.stores.base import Store, rejected_rows_error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from decimal import Decimal
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pytest
 from pyspark.sql.types import (
     ArrayType,
     ByteType,
+    DataType,
     DayTimeIntervalType,
     DecimalType,
     DoubleType,
@@ -151,7 +153,7 @@ JSON_TEXTS = [
     None,
 ]
 NO_NAMES = b"\x01\x00\x00"
-VALUES: dict[str, list[tuple[object, list[object]]]] = {
+VALUES: dict[str, list[tuple[DataType, Sequence[object]]]] = {
     "id": [(StringType(), TEXTS)],
     "headers": [
         (
