@@ -22,7 +22,7 @@ from spark_queue.messages.payload import from_json, text_or_bytes
 from spark_queue.messages.rules import id_rules, replace_invalid_utf8
 from spark_queue.messages.schema import PUSHES
 from spark_queue.messages.times import MAX_DURATION_MS
-from spark_queue.spark.json_types import JSON_TYPES
+from spark_queue.spark.json_types import WRITTEN_AS_JSON
 from spark_queue.spark.json_write import JsonStyle, encode_json_column
 
 #: Rows per batch, if Spark passes single rows: to streaming writers on Spark 4.0.
@@ -110,7 +110,7 @@ def _payloads(
     column: pa.Array, kind: DataType, payload_format: str | None, style: JsonStyle | None
 ) -> tuple[pa.Array, pa.Array, dict[int, str]]:
     """Return the payloads, the kind of each, and the rows whose payload cannot be written."""
-    if isinstance(kind, JSON_TYPES):
+    if isinstance(kind, WRITTEN_AS_JSON):
         texts, faults = encode_json_column(column, kind, style)
         return *from_json(texts), faults
     payload = column.cast(pa.binary())

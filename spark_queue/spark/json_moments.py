@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_queue.spark.moment_patterns import DAY, Part, date_text, local_moment, offset_text
+from spark_queue.spark.moment_patterns import DAY_MICROS, MomentPart, date_text, local_moment, offset_text
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _HOUR = 3_600_000_000
@@ -28,7 +28,7 @@ _FIRST, _LAST = date(1, 1, 3).toordinal() - _EPOCH.toordinal(), date(9999, 12, 2
 _CYCLE_DAYS = 146_097
 
 #: Numbers of one column.
-Numbers = npt.NDArray[np.int64]
+Int64s = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class MomentStyle:
     """How dates and timestamps are written: the zone, and patterns in place of Spark's own."""
 
     zone: tzinfo = UTC
-    timestamp: Part | None = None
-    timestamp_ntz: Part | None = None
-    date: Part | None = None
+    timestamp: MomentPart | None = None
+    timestamp_ntz: MomentPart | None = None
+    date: MomentPart | None = None
 
     @property
     def zone_name(self) -> str:
@@ -68,15 +68,15 @@ def timestamp_texts(column: pa.Array, style: MomentStyle, *, local: bool) -> pa.
     def write(row: int) -> str:
         moment = int(micros[row])
         offset = None if local else offset_at(moment, style.zone)
-        days, rest = divmod(moment + 1_000_000 * (offset or 0), DAY)
+        days, rest = divmod(moment + 1_000_000 * (offset or 0), DAY_MICROS)
         if pattern is not None:
             return pattern(local_moment(days, rest, offset, style.zone_name))
         return f"{date_text(local_moment(days))}T{_time_text(rest)}{'' if offset is None else _offset(offset)}"
 
     if pattern is not None:
         return _replaced(pa.nulls(len(column), pa.string()), valid, np.zeros(len(column), bool), write)
-    near = (micros >= _FIRST * DAY) & (micros <= _LAST * DAY)
-    nearest = micros.clip(_FIRST * DAY, _LAST * DAY)
+    near = (micros >= _FIRST * DAY_MICROS) & (micros <= _LAST * DAY_MICROS)
+    nearest = micros.clip(_FIRST * DAY_MICROS, _LAST * DAY_MICROS)
     offsets = np.zeros(len(nearest), np.int64) if local else offsets_at(nearest, style.zone)
     millis = (nearest + 1_000_000 * offsets) // 1000  # rounds down, also before 1970
     texts = pc.binary_replace_slice(pa.array(millis).cast(pa.timestamp("ms")).cast(pa.string()), 10, 11, "T")
@@ -89,14 +89,14 @@ def timestamp_texts(column: pa.Array, style: MomentStyle, *, local: bool) -> pa.
 
 def offset_at(micros: int, zone: tzinfo) -> int:
     """Return the offset of a zone (s) at this moment; beyond Python's years, by the same rules."""
-    days, rest = divmod(micros, DAY)
+    days, rest = divmod(micros, DAY_MICROS)
     if days > _LAST:  # the rules of the zone for all later years
         days -= -(-(days - _LAST) // _CYCLE_DAYS) * _CYCLE_DAYS
     moment = _EPOCH + timedelta(max(days, _FIRST), microseconds=rest)
     return int((moment.astimezone(zone).utcoffset() or timedelta()).total_seconds())
 
 
-def offsets_at(micros: Numbers, zone: tzinfo) -> Numbers:
+def offsets_at(micros: Int64s, zone: tzinfo) -> Int64s:
     """Return the offset of a zone (s) at each of these moments.
 
     Looks it up once an hour of the year, where it does not change within that hour.
@@ -104,13 +104,13 @@ def offsets_at(micros: Numbers, zone: tzinfo) -> Numbers:
     hours, places = np.unique(micros // _HOUR, return_inverse=True)
     starts = np.array([offset_at(int(hour) * _HOUR, zone) for hour in hours], np.int64)
     ends = np.array([offset_at(int(hour + 1) * _HOUR - 1, zone) for hour in hours], np.int64)
-    offsets: Numbers = starts[places]
+    offsets: Int64s = starts[places]
     for row in np.flatnonzero((starts != ends)[places]):
         offsets[row] = offset_at(int(micros[row]), zone)
     return offsets
 
 
-def _numbers(column: pa.Array) -> tuple[Numbers, npt.NDArray[np.bool_]]:
+def _numbers(column: pa.Array) -> tuple[Int64s, npt.NDArray[np.bool_]]:
     """Return the values of a column, 0 in place of NULL, and which are not NULL."""
     valid = column.is_valid().to_numpy(zero_copy_only=False)
     return column.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64), valid

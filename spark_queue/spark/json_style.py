@@ -13,7 +13,7 @@ from spark_queue.options.queue_options import QueueOptions
 from spark_queue.options.time_zones import zone_of
 from spark_queue.spark.json_moments import MomentStyle
 from spark_queue.spark.json_write import JsonStyle
-from spark_queue.spark.moment_patterns import Part, Unfit, compile_pattern, local_moment
+from spark_queue.spark.moment_patterns import MomentPart, Unfit, compile_pattern, local_moment
 from spark_queue.spark.payload_zone import payload_zone
 
 #: The local property with the default of `ignoreNullFields`.
@@ -48,7 +48,7 @@ def style_of(options: QueueOptions) -> JsonStyle:
     return JsonStyle(moments, ignore_nulls=ignore_nulls)
 
 
-def _pattern(options: QueueOptions, name: str) -> Part | None:
+def _pattern(options: QueueOptions, name: str) -> MomentPart | None:
     """Return the function for the pattern in an option, `None` if it is not set."""
     pattern = getattr(options, name)
     if pattern is None:

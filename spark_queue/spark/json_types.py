@@ -46,7 +46,7 @@ MOMENTS = (DateType, TimestampType, TimestampNTZType)
 INTERVALS = (YearMonthIntervalType, DayTimeIntervalType)
 NESTED_TYPES = (StructType, MapType, ArrayType)
 #: A payload of one of these types becomes JSON.
-JSON_TYPES = (*NESTED_TYPES, VariantType)
+WRITTEN_AS_JSON = (*NESTED_TYPES, VariantType)
 _LEAVES = (*INTEGERS, DecimalType, *FLOATS, *TEXTS, *MOMENTS, *INTERVALS, NullType, BinaryType, VariantType)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from spark_queue.spark.json_moments import MomentStyle, offset_at
 from spark_queue.spark.json_texts import escape, float_text
-from spark_queue.spark.moment_patterns import DAY, date_text, local_moment, offset_text
+from spark_queue.spark.moment_patterns import DAY_MICROS, date_text, local_moment, offset_text
 
 _PRIMITIVE, _SHORT_TEXT, _OBJECT, _ARRAY = range(4)
 _VERSION = 1
@@ -34,14 +34,17 @@ def variant_text(value: bytes, metadata: bytes, style: MomentStyle) -> bytes:
 
 
 class _Variant:
-    """One value, with the names of its fields."""
+    """One value, with the names of its fields. Raises `IndexError` if they are cut off."""
 
     def __init__(self, value: bytes, metadata: bytes, style: MomentStyle) -> None:
         self._value, self._style = value, style
         self._names = _names(metadata)
 
     def text(self, place: int) -> bytes:
-        """Return the value that begins at `place`."""
+        """Return the value that begins at `place`.
+
+        Raises `IndexError` if it is cut off, `ValueError` if its type has no JSON.
+        """
         header = self._value[place]
         kind, info = header & 3, header >> 2
         if kind == _SHORT_TEXT:
@@ -55,7 +58,10 @@ class _Variant:
         return b"{" + b",".join(fields) + b"}"
 
     def _elements(self, place: int, info: int, name_size: int) -> tuple[list[int], list[int]]:
-        """Return the numbers of an object's names, and where its values, or an array's, begin."""
+        """Return the numbers of an object's names, and where its values, or an array's, begin.
+
+        Raises `IndexError` if they are cut off.
+        """
         large = info >> (4 if name_size else 2) & 1
         count, place = self._unsigned(place, 4 if large else 1), place + (4 if large else 1)
         size = (info & 3) + 1
@@ -85,7 +91,10 @@ class _Variant:
 
 
 def _names(metadata: bytes) -> list[bytes]:
-    """Return the names of fields, each as the begin of a member of a JSON object."""
+    """Return the names of fields, each as the begin of a member of a JSON object.
+
+    Raises `IndexError` if they are cut off.
+    """
     size = (metadata[0] >> 6) + 1
 
     def number(index: int) -> int:
@@ -121,7 +130,7 @@ def _date(content: bytes, _: MomentStyle) -> str:
 
 
 def _local(content: bytes, _: MomentStyle, suffix: str = "", offset: int = 0) -> str:
-    days, rest = divmod(_signed(content) + 1_000_000 * offset, DAY)
+    days, rest = divmod(_signed(content) + 1_000_000 * offset, DAY_MICROS)
     seconds, micros = divmod(rest, 1_000_000)
     fraction = f".{micros:06}".rstrip("0").rstrip(".")
     time = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}{fraction}"

@@ -14,7 +14,7 @@ from typing import NamedTuple
 #: The calendar repeats after this number of years, which are this number of days.
 _CYCLE_YEARS, _CYCLE_DAYS = 400, 146_097
 _EPOCH = date(1970, 1, 1)
-DAY = 86_400_000_000  # in microseconds
+DAY_MICROS = 86_400_000_000  # in microseconds
 
 _MONTHS = (
     "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
@@ -23,7 +23,7 @@ _MONTHS = (
 _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 
-class Moment(NamedTuple):
+class LocalMoment(NamedTuple):
     """The parts of a local date, also of a year that Python has not, and of a local time if any."""
 
     year: int
@@ -33,14 +33,14 @@ class Moment(NamedTuple):
     zone: str
 
 
-def local_moment(days: int, micros: int | None = None, offset: int | None = None, zone: str = "") -> Moment:
+def local_moment(days: int, micros: int | None = None, offset: int | None = None, zone: str = "") -> LocalMoment:
     """Return the moment that is this number of days and microseconds after 1970 in its zone."""
     cycles, rest = divmod(days, _CYCLE_DAYS)
     near = _EPOCH + timedelta(rest)
-    return Moment(near.year + cycles * _CYCLE_YEARS, near, micros, offset, zone)
+    return LocalMoment(near.year + cycles * _CYCLE_YEARS, near, micros, offset, zone)
 
 
-def date_text(moment: Moment) -> str:
+def date_text(moment: LocalMoment) -> str:
     """Return the date as `yyyy-MM-dd` writes it: a year beyond 9999 has a sign."""
     return f"{_year(moment.year, 4)}-{moment.day_in_cycle:%m-%d}"
 
@@ -68,10 +68,10 @@ class Unfit(ValueError):
 
 
 #: Returns the text of one part of a moment.
-Part = Callable[[Moment], str]
+MomentPart = Callable[[LocalMoment], str]
 
 
-def compile_pattern(pattern: str) -> Part:
+def compile_pattern(pattern: str) -> MomentPart:
     """Return the function that writes moments by this pattern.
 
     Raises `ValueError` if a letter is none of those that are known.
@@ -85,9 +85,12 @@ def compile_pattern(pattern: str) -> Part:
 _TOKEN = re.compile(r"'(?:[^']|'')*'|([A-Za-z])\1*|.", re.DOTALL)
 
 
-def _sequence(pattern: str, start: int, depth: int) -> tuple[Part, int]:
-    """Return the parts from `start` to the end of the pattern or of this optional section."""
-    parts: list[Part] = []
+def _sequence(pattern: str, start: int, depth: int) -> tuple[MomentPart, int]:
+    """Return the parts from `start` to the end of the pattern or of this optional section.
+
+    Raises `ValueError` if a letter is unknown, or a section does not end.
+    """
+    parts: list[MomentPart] = []
     place = start
     while place < len(pattern):
         found = _TOKEN.match(pattern, place)
@@ -113,16 +116,16 @@ def _sequence(pattern: str, start: int, depth: int) -> tuple[Part, int]:
     return _joined(parts), place if not depth else len(pattern) + 1
 
 
-def _joined(parts: list[Part]) -> Part:
+def _joined(parts: list[MomentPart]) -> MomentPart:
     return lambda moment: "".join([one(moment) for one in parts])
 
 
-def _literal(text: str) -> Part:
+def _literal(text: str) -> MomentPart:
     return lambda _: text
 
 
-def _optional(part: Part) -> Part:
-    def write(moment: Moment) -> str:
+def _optional(part: MomentPart) -> MomentPart:
+    def write(moment: LocalMoment) -> str:
         try:
             return part(moment)
         except Unfit:
@@ -136,34 +139,34 @@ def _year(year: int, width: int) -> str:
     return f"{sign}{abs(year):0{width}}"
 
 
-def _micros(moment: Moment) -> int:
+def _micros(moment: LocalMoment) -> int:
     if moment.micros is None:
         raise Unfit("a date has no time")
     return moment.micros
 
 
-def _offset(moment: Moment) -> int:
+def _offset(moment: LocalMoment) -> int:
     if moment.offset is None:
         raise Unfit("it has no time zone")
     return moment.offset
 
 
-def _hour(moment: Moment) -> int:
+def _hour(moment: LocalMoment) -> int:
     return _micros(moment) // 3_600_000_000
 
 
-def _zone(moment: Moment) -> str:
+def _zone(moment: LocalMoment) -> str:
     _offset(moment)
     return moment.zone
 
 
-def _long_offset(moment: Moment) -> str:
+def _long_offset(moment: LocalMoment) -> str:
     seconds = _offset(moment)
     return "GMT" + (offset_text(seconds, "x", 5) if seconds else "")
 
 
 #: The numbers that are written with as many digits as the pattern has letters, up to this number.
-_NUMBERS: dict[str, tuple[int, Callable[[Moment], int]]] = {
+_NUMBERS: dict[str, tuple[int, Callable[[LocalMoment], int]]] = {
     "M": (2, lambda moment: moment.day_in_cycle.month),
     "L": (2, lambda moment: moment.day_in_cycle.month),
     "d": (2, lambda moment: moment.day_in_cycle.day),
@@ -178,7 +181,7 @@ _NUMBERS: dict[str, tuple[int, Callable[[Moment], int]]] = {
 LETTERS = "y M L d D E a H k K h m s S X x Z V"
 
 
-def _letters(token: str) -> Part:
+def _letters(token: str) -> MomentPart:
     """Return the part for a letter that is repeated. Raises `ValueError` if it is unknown."""
     letter, count = token[0], len(token)
     if letter in _NUMBERS and count <= _NUMBERS[letter][0]:

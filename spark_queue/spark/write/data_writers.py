@@ -26,7 +26,7 @@ from spark_queue.spark.encode import (
     encode_pushes,
 )
 from spark_queue.spark.json_style import check_style, style_of
-from spark_queue.spark.json_types import JSON_TYPES
+from spark_queue.spark.json_types import WRITTEN_AS_JSON
 from spark_queue.spark.json_write import JsonStyle
 from spark_queue.spark.pickling import PickledWithLoader
 from spark_queue.spark.tracebacks import hide_tracebacks
@@ -92,7 +92,7 @@ class WriteOperation:
     @property
     def style(self) -> JsonStyle | None:
         """How the task that runs writes JSON; `None` if no payload becomes JSON."""
-        writes_json = any(one.name == "payload" and isinstance(one.dataType, JSON_TYPES) for one in self.schema)
+        writes_json = any(one.name == "payload" and isinstance(one.dataType, WRITTEN_AS_JSON) for one in self.schema)
         return style_of(self.options) if writes_json else None
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> WriteResult:
