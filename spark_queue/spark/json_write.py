@@ -183,7 +183,7 @@ def _object(column: pa.StructArray, kind: StructType, style: JsonStyle) -> pa.Ar
     names = [b'"' + escape(one.name.encode()) + b'":' for one in kind.fields]
     if not names:
         return pa.repeat(_scalar(b"{}"), len(column))
-    columns = [_texts(column.field(number), one.dataType, style) for number, one in enumerate(kind.fields)]
+    columns = [_texts(values, inner, style) for values, inner in _fields(column, kind)]
     if not any(one.column.null_count for one in columns):  # faster, with less copies
         parts: list[pa.Array | bytes] = []
         before = b"{"
@@ -217,8 +217,7 @@ def _key_texts(column: pa.Array, kind: DataType) -> pa.Array:
         case UserDefinedType():
             return _key_texts(column, kind.sqlType())
         case StructType():
-            pairs = [(column.field(number), one.dataType) for number, one in enumerate(kind.fields)]
-            parts = [_key_texts(values, inner).fill_null(b"null") for values, inner in pairs]
+            parts = [_key_texts(values, inner).fill_null(b"null") for values, inner in _fields(column, kind)]
             inner = (
                 pc.binary_join_element_wise(*parts, _scalar(b",")) if parts else pa.repeat(_scalar(b""), len(column))
             )
@@ -237,6 +236,11 @@ def _key_texts(column: pa.Array, kind: DataType) -> pa.Array:
         case _ if isinstance(kind, (*INTEGERS, DecimalType)):
             return _binary(column.cast(pa.string()))
     return _binary(_integers(column).cast(pa.string()))
+
+
+def _fields(column: pa.StructArray, kind: StructType) -> list[tuple[pa.Array, DataType]]:
+    """Return the fields of a struct, with their types. They are NULL where the struct is."""
+    return list(zip(column.flatten(), [one.dataType for one in kind.fields], strict=True))
 
 
 def _inner(column: pa.ListArray, values: pa.Array) -> pa.Array:
