@@ -313,6 +313,17 @@ def test_the_zone_is_that_of_the_option_else_of_the_session_else_of_the_driver(a
         visit(any_url, name, session="Mars/Olympus")
 
 
+def test_a_zone_that_python_does_not_know_matters_only_for_typed_payloads(sqlite_url, name):
+    with Queue(sqlite_url, name) as queue:
+        queue.push(NOON)
+    with task() as context:
+        context._localProperties[TIME_ZONE] = "SystemV/PST8"
+        [row] = snapshot(url=sqlite_url, queue=name)
+        assert json.loads(row["payload"]) == NOON
+        with pytest.raises(OptionError, match="the session's time zone is 'SystemV/PST8'"):
+            snapshot(VISITS, url=sqlite_url, queue=name)
+
+
 def test_a_zone_that_does_not_exist_is_refused(sqlite_url, name):
     with pytest.raises(OptionError, match="option 'timeZone' is 'Mars/Olympus' but must be a time zone such as"):
         source({"url": sqlite_url, "queue": name, "timeZone": "Mars/Olympus"}).schema()
