@@ -10,10 +10,10 @@ see `Store`.
     bytes:   id, payload, payload_kind, headers. Also mature, if its messages mature at different
              moments.
 
-`first-id` is the id of the first message: buckets that are due at the same moment keep the order in
-which they were pushed. `digest` is that of the bytes, which are verified before they are read
-(`arrow_bytes.py`). `bytes` is the size of its messages without compression: a reserve with
-a limit of bytes needs it. Older buckets do not have it.
+`first-id` is the id of the first message: if a store sorts by id, buckets that are due at the same
+moment keep the order in which their ids were generated. `digest` is that of the bytes, which are
+verified before they are read (`arrow_bytes.py`). `bytes` is the size of its messages without
+compression: a reserve with a limit of bytes needs it. Older buckets do not have it.
 
 A message has the tries of its bucket, matures with it, and has its headers in addition to its own.
 """
@@ -222,7 +222,7 @@ def pack_buckets(batch: pa.RecordBatch, settings: Buckets) -> pa.RecordBatch:
     """Return the rows of a PUSHES batch, which have their `mature`, as a PUSHES batch of buckets.
 
     The messages of a bucket mature at the same moment, have the same tries, and are in the order of
-    their ids. If an id occurs twice among such messages, the first one is kept.
+    the rows. If an id occurs twice among such messages, the first one is kept.
     """
     moments, tries = batch.column("mature").cast(pa.int64()), batch.column("tries")
     if all(len(set(pc.min_max(column).as_py().values())) == 1 for column in (moments, tries)):
@@ -231,9 +231,8 @@ def pack_buckets(batch: pa.RecordBatch, settings: Buckets) -> pa.RecordBatch:
         keys = list(zip(moments.to_pylist(), tries.to_pylist(), strict=True))
         order = sorted(range(len(keys)), key=lambda row: (keys[row], row))
         groups = [batch.take(pa.array(list(rows))) for _, rows in groupby(order, lambda row: keys[row])]
-    buckets = [
-        build_bucket(part, settings) for group in groups for part in _split_rows(_sort_by_id(group), settings.size)
-    ]
+    parts = (part for group in groups for part in _split_rows(_without_repeats(group), settings.size))
+    buckets = [build_bucket(part, settings) for part in parts]
     return pa.Table.from_batches(buckets, PUSHES).combine_chunks().to_batches()[0]
 
 
@@ -272,16 +271,15 @@ def text_bytes(rows: pa.RecordBatch) -> int:
     return sum(pc.sum(pc.binary_length(one)).as_py() or 0 for one in columns)
 
 
-def _sort_by_id(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the rows in the order of their ids, the first row of each id only."""
+def _without_repeats(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the first row of each id."""
     ids = rows.column("id")
-    if pc.all(pc.less(ids.slice(0, len(ids) - 1), ids.slice(1))).as_py() is not False:
+    if pc.count_distinct(ids).as_py() == len(ids):
         return rows
-    order = sorted(range(len(ids)), key=ids.to_pylist().__getitem__)  # stable: rows of the same id keep their order
-    rows = rows.take(pa.array(order))
-    ids = rows.column("id")
-    repeated = pc.equal(ids.slice(1), ids.slice(0, len(ids) - 1))
-    return rows.filter(pa.concat_arrays([pa.array([True]), pc.invert(repeated)]))
+    first: dict[str, int] = {}
+    for row, id in enumerate(ids.to_pylist()):
+        first.setdefault(id, row)
+    return rows.take(pa.array(list(first.values())))
 
 
 def _split_rows(rows: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:

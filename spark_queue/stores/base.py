@@ -3,8 +3,10 @@
 These rules hold for every database:
 
 * **Time** is the database's. No promise depends on the clock of a client.
-* **Order** is that of `(mature, id)`; `mature` is in ms. A store may order a message whose lease
-  ended in another way.
+* **Order** is that of `mature`, in ms, then of the pushes. Messages of one push are in the order of
+  the batch. Of two pushes of one process, the one that begins after the other was acknowledged
+  comes later. A message that is put back keeps its place among those of its due time. A store may
+  order a message whose lease ended in another way.
 * A message is *ready* (mature and free), *scheduled* (not mature yet) or *reserved* (held under
   a tag until its lease ends).
 * A **tag** names a reservation: `consumer/sequence/partition`. The reader chooses it. Tags form a
@@ -1160,7 +1162,7 @@ class Store(ABC):
         found = pa.Table.from_batches(scan(limit), schema)
         if buckets and where and found.num_rows < limit:  # perhaps no message in them matches
             found = pa.Table.from_batches(scan(None), schema)
-        first = found.sort_by([("mature", "ascending"), ("id", "ascending")]) if buckets else found
+        first = found.sort_by("mature") if buckets else found  # stable: of one moment, in their order
         yield from first.slice(0, limit).combine_chunks().to_batches(max_chunksize=rows)
 
     @abstractmethod

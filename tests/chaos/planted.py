@@ -400,6 +400,30 @@ BUGS: dict[str, Bug] = {
         "      holds = score\n",
         "tests/stores/redis/test_redis.py::test_what_others_took_all_at_once_is_lost",
     ),
+    "SQLite sorts by id": Bug(
+        "stores/sqlite/store.py",
+        'free = "FROM message WHERE queue = ? AND lease IS NULL AND mature <= ? ORDER BY mature, rowid LIMIT ?"',
+        'free = "FROM message WHERE queue = ? AND lease IS NULL AND mature <= ? ORDER BY mature, id LIMIT ?"',
+        CONFORMANCE + "test_messages_of_one_push_come_in_its_order",
+    ),
+    "MongoDB trusts all ids": Bug(
+        "stores/mongodb/places.py",
+        "        grow = _are_generated(ids)\n",
+        "        grow = True\n",
+        CONFORMANCE + "test_messages_of_one_push_come_in_its_order",
+    ),
+    "Redis sorts by id": Bug(
+        "stores/redis/scores.py",
+        "            parts += rows_of(last_id)\n",
+        "            pass\n",
+        CONFORMANCE + "test_messages_of_one_push_come_in_its_order",
+    ),
+    "a bucket that is split loses its place": Bug(
+        "stores/sqlite/store.py",
+        '            places = places_up_to(db, last_place, batch.column("id").to_pylist())\n',
+        "            places = None\n",
+        "tests/stores/sqlite/test_places.py::test_a_bucket_is_split_in_its_place",
+    ),
     "limit off by one": Bug(
         "stores/sqlite/store.py",
         "            values, size = (queue_id, min(now, before), limit.target), 0\n",

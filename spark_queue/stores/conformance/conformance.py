@@ -52,6 +52,7 @@ from spark_queue.stores.conformance.helpers import (
     reserve_again,
 )
 from spark_queue.stores.conformance.log import LogContract
+from spark_queue.stores.conformance.order import OrderContract
 from spark_queue.stores.conformance.pause import PauseContract
 from spark_queue.stores.conformance.payloads import PayloadContract
 from spark_queue.stores.conformance.sized import SizedContract
@@ -135,6 +136,7 @@ class StoreContract(
     ForwardingContract,
     PauseContract,
     LogContract,
+    OrderContract,
     PayloadContract,
     SizedContract,
     SizesContract,

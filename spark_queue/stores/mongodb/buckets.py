@@ -44,6 +44,7 @@ from spark_queue.stores.mongodb.bson_json import (
 from spark_queue.stores.mongodb.documents import (
     BUCKETS_INDEX,
     INDEXES,
+    OLD_INDEXES,
     Document,
     DocumentPage,
     Filter,
@@ -52,8 +53,8 @@ from spark_queue.stores.mongodb.documents import (
     pages,
     to_date,
 )
+from spark_queue.stores.mongodb.forms import Form, bucket_form
 from spark_queue.stores.mongodb.keys import id_of, key_of
-from spark_queue.stores.mongodb.marks import Form, bucket_form
 from spark_queue.stores.mongodb.oversize import fit_bucket
 from spark_queue.stores.mongodb.store import MongoStore
 from spark_queue.stores.support.damaged import READ_ERRORS, Records, Unreadable, describe_value, require
@@ -69,13 +70,15 @@ class BucketStore(MongoStore):
     """Queues of buckets that keuss shares."""
 
     layout_name: ClassVar[str] = "bucket-mongo-safe"
-    form: ClassVar[Form] = bucket_form(tuple(COUNT_INDEX if one is BUCKETS_INDEX else one for one in INDEXES))
+    form: ClassVar[Form] = bucket_form(
+        tuple(COUNT_INDEX if one is BUCKETS_INDEX else one for one in INDEXES), OLD_INDEXES
+    )
     layout: Layout = Buckets(1024)  # keuss' own size
 
     _rows_field: ClassVar[str] = "n"
     _content_field: ClassVar[str] = "b"
     _id_fields: ClassVar[Document] = {"_id": 1, "n": 1}
-    _held_fields: ClassVar[Document] = {"b": 1, "n": 1, "tries": 1, "_mature": 1}
+    _held_fields: ClassVar[Document] = {"b": 1, "n": 1, "tries": 1, "_mature": 1, "_seq": 1}
     _bucket_ids: ClassVar[Filter] = {"$exists": True}
 
     @staticmethod

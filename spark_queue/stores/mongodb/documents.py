@@ -14,6 +14,7 @@ The layout is that of keuss' backend `mongo` (with history: `ps-mongo`), so keus
 and adds, if needed:
 
     _sid        The id, if `_id` is its hash.
+    _seq        ObjectId. Its place among messages of the same due time: see `places.py`.
     _tag        The tag that holds it.
     _mature     When it was due, before `mature` became the end of the lease.
     _reserved   The value that we wrote to `reserved`. The tag holds the message only while the two
@@ -82,10 +83,10 @@ NO_END_DATE = DatetimeMS(MAX_TIME_MS)
 DUPLICATE_KEY = 11000
 
 #: `processed` comes first, so a long history does not slow the queue.
-READY_INDEX = IndexModel([("processed", 1), ("mature", 1), ("_id", 1)], name="spark_queue_ready")
+READY_INDEX = IndexModel([("processed", 1), ("mature", 1), ("_seq", 1), ("_id", 1)], name="spark_queue_next")
 HELD_INDEX = IndexModel(
-    [("_tag", 1), ("_mature", 1), ("_id", 1)],
-    name="spark_queue_held",
+    [("_tag", 1), ("_mature", 1), ("_seq", 1), ("_id", 1)],
+    name="spark_queue_tagged",
     partialFilterExpression={"reserved": {"$exists": True}},
 )
 EXPIRY_INDEX = IndexModel([("_until", 1)], name="spark_queue_ending", sparse=True, expireAfterSeconds=0)
@@ -96,10 +97,19 @@ BUCKETS_INDEX = IndexModel(
     partialFilterExpression={"rows": {"$exists": True}},
 )
 INDEXES = (READY_INDEX, HELD_INDEX, EXPIRY_INDEX, BUCKETS_INDEX)
+#: The indexes of earlier versions, which had no `_seq`.
+OLD_INDEXES = (
+    IndexModel([("processed", 1), ("mature", 1), ("_id", 1)], name="spark_queue_ready"),
+    IndexModel(
+        [("_tag", 1), ("_mature", 1), ("_id", 1)],
+        name="spark_queue_held",
+        partialFilterExpression={"reserved": {"$exists": True}},
+    ),
+)
 ID_HINT: dict[str, Any] = {"hint": "_id_"}
 
 #: The fields that a page of reserved messages needs.
-HELD_FIELDS = {"payload": 1, "tries": 1, "hdrs": 1, "_sid": 1, "_mature": 1}
+HELD_FIELDS = {"payload": 1, "tries": 1, "hdrs": 1, "_sid": 1, "_mature": 1, "_seq": 1}
 
 #: The fields that a reservation adds, for `$unset`.
 RESERVATION_FIELDS = {"reserved": "", "_tag": "", "_mature": "", "_reserved": ""}
@@ -150,12 +160,13 @@ class DocumentState(NamedTuple):
 
 
 class DocumentPlace(NamedTuple):
-    """The place of a record in the order of a field and `_id`, each of any type.
+    """The place of a record in the order of a field, `_seq` and `_id`, each of any type.
 
     `id` is the id of `key`: it distinguishes keys that are equal in Python, such as 1 and true.
     """
 
     value: Any
+    seq: Any
     key: Any
     id: str
 
@@ -228,8 +239,8 @@ RESERVED: Filter = {"processed": None, "reserved": {"$exists": True}}
 FENCED: Filter = {**RESERVED, "$expr": {"$eq": ["$reserved", "$_reserved"]}}
 
 #: `processed` is null in all these messages: it is here so that the order is that of the index.
-WAITING_ORDER = [("processed", 1), ("mature", 1), ("_id", 1)]
-HELD_ORDER = [("_mature", 1), ("_id", 1)]
+WAITING_ORDER = [("processed", 1), ("mature", 1), ("_seq", 1), ("_id", 1)]
+HELD_ORDER = [("_mature", 1), ("_seq", 1), ("_id", 1)]
 
 FREE = DocumentState({"processed": None, "reserved": {"$exists": False}}, "mature", 0, READY_INDEX, WAITING_ORDER)
 HELD_BY_US = DocumentState(FENCED, "_mature", 1, HELD_INDEX, HELD_ORDER)
@@ -255,9 +266,10 @@ def id_filter(condition: Condition) -> Filter:
 
 
 def filter_after(field: str, place: DocumentPlace) -> Document:
-    """Return a filter for records after a place in the order of a field and `_id`."""
-    later_keys = ({field: place.value, **one} for one in filters_greater("_id", place.key))
-    return {"$or": [*filters_greater(field, place.value), *later_keys]}
+    """Return a filter for records after a place in the order of a field, `_seq` and `_id`."""
+    later = ({field: place.value, **one} for one in filters_greater("_seq", place.seq))
+    later_keys = ({field: place.value, "_seq": place.seq, **one} for one in filters_greater("_id", place.key))
+    return {"$or": [*filters_greater(field, place.value), *later, *later_keys]}
 
 
 def or_bucket(query: Filter) -> Filter:

@@ -97,6 +97,7 @@ from spark_queue.stores.mongodb.documents import (
     ID_HINT,
     INDEXES,
     NO_END_DATE,
+    OLD_INDEXES,
     READY_INDEX,
     SOUND_DOCUMENT,
     UNSEEN_TAGS,
@@ -132,9 +133,11 @@ from spark_queue.stores.mongodb.documents import (
     to_date,
     to_documents,
 )
+from spark_queue.stores.mongodb.forms import Form, queue_form
 from spark_queue.stores.mongodb.keys import filters_greater, find_other_texts, id_of, key_of, sort_key
-from spark_queue.stores.mongodb.marks import HINTED_AGE, INSERT_AGE, Form, Mark, Marks, is_missing_index, queue_form
+from spark_queue.stores.mongodb.marks import HINTED_AGE, INSERT_AGE, Mark, Marks, is_missing_index
 from spark_queue.stores.mongodb.oversize import MAX_LETTER_BYTES, fit_letter, fits
+from spark_queue.stores.mongodb.places import PLACES, inherit_places
 from spark_queue.stores.mongodb.signals import MongoSubscription
 from spark_queue.stores.mongodb.stages import INTERRUPTED, OWN_PREFIX, STAGED, Stages
 from spark_queue.stores.services.listener import Subscription
@@ -286,7 +289,7 @@ class MongoStore(SignallingStore):
     }
 
     #: The indexes of a collection of messages, and how it is marked.
-    form: ClassVar[Form] = queue_form(INDEXES)
+    form: ClassVar[Form] = queue_form(INDEXES, OLD_INDEXES)
 
     # How a document holds a record: as in `documents.py`. `_rows_field` has the number of messages
     # of a bucket, `_content_field` the large content, `_id_fields` all that the record's id is made
@@ -558,6 +561,7 @@ class MongoStore(SignallingStore):
         if same := find_other_texts(batch.column("id")):
             raise rejected_rows_error(queue, batch, same)
         documents = self._documents(queue, batch, now)
+        PLACES.add_to(documents, batch.column("id"))
         if not transactions and any(self._rows_field in one for one in documents):
             raise StoreError(
                 f"{queue!r}: layout=bucket needs transactions, which a standalone MongoDB server does not have: make "
@@ -734,13 +738,13 @@ class MongoStore(SignallingStore):
         field: str,
         load_document: Callable[[Document], Document] | None = None,
     ) -> Records:
-        """Read the first page of a cursor, which is in the order of a field and `_id`."""
+        """Read the first page of a cursor, which is in the order of a field, `_seq` and `_id`."""
         with cursor as documents:
             page = next(self._pages(spend_documents(documents), rows), None)
         if page is None:
             return EMPTY_PAGE
         last = page.documents[-1]
-        place = DocumentPlace(last.get(field), last["_id"], id_of(last["_id"]))
+        place = DocumentPlace(last.get(field), last.get("_seq"), last["_id"], id_of(last["_id"]))
         return as_records(queue, page, load_document)._replace(after=place)
 
     def _replace_records(self, queue: str, tag: str | None, records: Sequence[Record], batch: pa.RecordBatch) -> bool:
@@ -756,6 +760,7 @@ class MongoStore(SignallingStore):
             old = list(collection.find(query, {self._content_field: 0}, session=session, **ID_HINT))
             if {self._id_of(one) for one in old} != {one.id for one in records}:
                 return False
+            inherit_places(documents, batch.column("id").to_pylist(), old)
             for one in documents:
                 # After an expired lease, the tries of the old record include its failure.
                 one["tries"] = old[0].get("tries", 0)
@@ -1143,7 +1148,7 @@ class MongoStore(SignallingStore):
             for state in states if limit else ():
                 for one in self._attempt(self._first_in_state, queue, state, where, ids, limit):
                     first.setdefault(id_of(one["_id"]), one)  # its state may have changed meanwhile
-            ordered = sorted(first.values(), key=lambda one: (sort_key(due_of(one)), sort_key(one["_id"])))
+            ordered = sorted(first.values(), key=_order_of)
             yield from (as_records(queue, page) for page in self._pages(ordered[:limit], rows))
             return
         # In the order of `_id`, which never changes: no message is returned twice. In pages, since
@@ -1225,6 +1230,11 @@ class MongoStore(SignallingStore):
         if self._marks.read(queue, queue) is not Mark.ABSENT:
             self._database()[queue].drop()
         self._marks.forget(queue)
+
+
+def _order_of(document: Document) -> tuple[Any, ...]:
+    """Return the sort key of a message: that of the order in which messages are reserved."""
+    return sort_key(due_of(document)), sort_key(document.get("_seq")), sort_key(document["_id"])
 
 
 def _to_raw_note(document: Document) -> RawNote:

@@ -33,6 +33,8 @@ from spark_queue.messages.columns import build_json_messages, build_messages, he
 from spark_queue.messages.ids import SMALL_BATCH
 from spark_queue.messages.payload import text_or_bytes
 from spark_queue.stores.base import PAGE_BYTES, rejected_rows_error
+from spark_queue.stores.redis.keys import DueId
+from spark_queue.stores.redis.scores import score_text, scores_of
 from spark_queue.stores.support import damaged
 from spark_queue.stores.support.damaged import (
     MAX_QUOTED,
@@ -53,7 +55,6 @@ CALL_BYTES = 8 << 20
 
 LARGEST_DOCUMENT = (512 << 20) - 4096  #: bytes: it must fit into one argument (`proto-max-bulk-len`)
 
-DueId = tuple[int, bytes]  #: due time (ms) and id of a message
 HistoryFields = tuple[int, str | None, str]  #: when a message was processed (ms), by which consumer, and its outcome
 
 #: The part of a document after the payload, as it was pushed.
@@ -76,16 +77,19 @@ def pack_pieces(queue: str, batch: pa.RecordBatch, dues: Sequence[int], limit: i
     documents. Raises `MessageError` for a row whose document is too large for Redis.
     """
     documents = to_documents(queue, batch, dues)
+    scores = scores_of(batch.column("id"), dues)
     if len(documents) <= min(limit, SMALL_BATCH) and sum(map(len, documents)) <= CALL_BYTES:
         names = [id.encode() for id in batch.column("id").to_pylist()]
         values = [b"%d" % sum(map(rows_of, batch.column("id").to_pylist()))]
-        values += [one for due, name in zip(dues, names, strict=True) for one in (b"%d" % due, name)]
+        values += [one for score, name in zip(scores, names, strict=True) for one in (score_text(score), name)]
         values += [one for pair in zip(names, documents, strict=True) for one in pair]
         strings = (b"\xdb%b%b" % (struct.pack(">I", len(one)), one) for one in values)
         yield int(values[0]), b"\xdd%b%b" % (struct.pack(">I", len(values)), b"".join(strings))
         return
     ids = batch.column("id").cast(pa.binary())
-    moments = pa.array(dues, pa.int64()).cast(pa.string()).cast(pa.binary())
+    moments = pa.array(list(map(score_text, scores)), pa.binary())
+    if scores is dues:  # almost always
+        moments = pa.array(dues, pa.int64()).cast(pa.string()).cast(pa.binary())
     ends = list(itertools.accumulate(map(len, documents)))
     start = 0
     while start < len(ids):
@@ -179,6 +183,7 @@ def as_records(
     queue: str, rows: Sequence[DueId], documents: Sequence[bytes], history: Sequence[HistoryFields] | None = None
 ) -> Records:
     """Return the messages of documents. `history`: how each was processed, for the history view."""
+    rows = [(int(due), id) for due, id in rows]
     try:
         batch = _read_batch(queue, rows, documents)
         return Records(batch if history is None else with_history(batch, *zip(*history, strict=True)))

@@ -44,8 +44,8 @@ from spark_queue.messages.json_text import load_json
 from spark_queue.messages.schema import MESSAGES
 from spark_queue.options.url import StoreUrl
 from spark_queue.stores.base import PAGE_ROWS, rejected_rows_error
-from spark_queue.stores.redis.documents import DueId, as_records
-from spark_queue.stores.redis.keys import key_prefix
+from spark_queue.stores.redis.documents import as_records
+from spark_queue.stores.redis.keys import DueId, key_prefix
 from spark_queue.stores.redis.store import SCRIPT_CHUNK, RedisStore, load_scripts
 from spark_queue.stores.support.damaged import Records, filter_records, first_records, id_of
 from spark_queue.stores.types import Condition, DeadLetterInfo, LayoutFeature, Selection, View
@@ -112,7 +112,7 @@ class ListStore(RedisStore):
             yield from super()._peek(queue, where, limit, view, rows)
             return
         free, held, waiting = self._attempt(self._snapshot, queue)
-        indexed = self._document_pages(queue, "messages", free + held, rows)
+        indexed = self._document_pages(queue, "messages", sorted(free + held), rows)
         parts = chain(self._read_lists(queue, waiting, {id for _, id in free + held}, rows), indexed)
         pages = (filter_records(as_records(queue, *part), where) for part in parts)
         yield from first_records(pages, MESSAGES, limit, rows)

@@ -27,6 +27,7 @@ of 13 digits: for keuss, a message due before 2001-09-09 is not due yet.
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections import Counter
@@ -52,12 +53,14 @@ from spark_queue.options.url import StoreUrl
 from spark_queue.stores.base import PAGE_BYTES, PAGE_ROWS
 from spark_queue.stores.redis.address import RedisAddress
 from spark_queue.stores.redis.connections import ServerConnections, pool_text
-from spark_queue.stores.redis.documents import CALL_BYTES, DueId, as_records, pack_pieces, read_entry, to_documents
+from spark_queue.stores.redis.documents import CALL_BYTES, as_records, pack_pieces, read_entry, to_documents
 from spark_queue.stores.redis.failures import is_away, to_store_error
 from spark_queue.stores.redis.foreign import expected_type, find_foreign
 from spark_queue.stores.redis.keys import (
     DEFAULT_LAYOUT,
+    PARTS,
     Chunk,
+    DueId,
     Keys,
     due_and_id,
     ids_of,
@@ -114,7 +117,10 @@ def load_scripts(
     `chunk`: most messages of one call. `run`: most messages of one member of `held`. `page`: bytes
     of documents after which a call stops reading.
     """
-    common = f"local CHUNK, RUN, BYTES, NEVER, BUCKET_BYTES = {chunk}, {run}, {page}, {NO_END}, {MAX_BUCKET_BYTES}\n"
+    constants = {
+        "CHUNK": chunk, "RUN": run, "BYTES": page, "NEVER": NO_END, "BUCKET_BYTES": MAX_BUCKET_BYTES, "PARTS": PARTS,
+    }  # fmt: skip
+    common = f"local {', '.join(constants)} = {', '.join(map(str, constants.values()))}\n"
     heads = [LUA_DIRECTORY / "common.lua"]
     if layout != DEFAULT_LAYOUT:
         heads += [LUA_DIRECTORY / name / f"{name}.lua" for name in ("lists", layout)]
@@ -362,10 +368,11 @@ class RedisStore(SignallingStore):
         low, start = (after[0] if after else "-inf"), 0
         while True:
             with self._connection() as client:
+                now = _time_ms(client.time())
                 found = client.zrangebyscore(
-                    self._keys(queue).moments, low, _time_ms(client.time()), start, PAGE_ROWS, withscores=True
+                    self._keys(queue).moments, low, f"({now + 1}", start, PAGE_ROWS, withscores=True
                 )
-            spare = [row for row in ((_score_ms(score), id) for id, score in found) if after is None or row > after]
+            spare = [row for row in ((_place(score), id) for id, score in found) if after is None or row > after]
             for part, documents in self._document_pages(queue, "messages", spare, rows):
                 return as_records(queue, part, documents)._replace(after=part[-1])
             if len(found) < PAGE_ROWS:
@@ -781,7 +788,8 @@ class RedisStore(SignallingStore):
         found = [
             (due, id)
             for due, id in free + held
-            if id.startswith(BUCKET_ID_PREFIX) or (_meets(where, "mature", due) and _meets(where, "id", id_of(id)))
+            if id.startswith(BUCKET_ID_PREFIX)
+            or (_meets(where, "mature", int(due)) and _meets(where, "id", id_of(id)))
         ]
         if limit is not None:
             found.sort()
@@ -879,7 +887,7 @@ class RedisStore(SignallingStore):
             for id, (tag, due) in holders.items()
             if (scores.get(id) or later_scores.get(id)) in lease_ends.get(tag, ())
         }
-        free = [(_score_ms(score), id) for id, score in scores.items() if id not in held]
+        free = [(_place(score), id) for id, score in scores.items() if id not in held]
         return free, [(due, id) for id, due in held.items()], waiting
 
     def _spend_snapshot(self, client: Any, queue: str, ids: Sequence[bytes] | None, first: int | None) -> None:
@@ -1047,6 +1055,11 @@ def _lease_argument(lease: int | None) -> str | int:
 def _score_ms(score: float) -> int:
     """Return a score as a time (ms) within our range; other programs may write any score."""
     return int(min(max(score, -NO_END), NO_END))
+
+
+def _place(score: float) -> float:
+    """Return a score as a time within our range (ms, with parts)."""
+    return math.floor(min(max(score, -NO_END), NO_END) * PARTS) / PARTS
 
 
 def _to_sizes(answer: Sequence[Any]) -> Sizes:

@@ -60,17 +60,17 @@ class BrokenText(bytes):
 
 
 class RowPlace(NamedTuple):
-    """The place of a record in the order of its queue: the raw values of its columns."""
+    """The place of a record in the order of its queue: the raw value of its due time, its rowid."""
 
     mature: Any
-    id: Any
+    rowid: int
 
 
 def after_clause(after: RowPlace | None) -> tuple[str, tuple[Any, ...]]:
     """Return the WHERE clause of the records after a place, and its values. `None` matches all."""
-    place = RowPlace(-(2**63), "") if after is None else after
-    values = ["CAST(? AS TEXT)" if isinstance(one, BrokenText) else "?" for one in place]
-    return f"(mature, id) > ({', '.join(values)})", place
+    place = RowPlace(-(2**63), -(2**63)) if after is None else after
+    mature = "CAST(? AS TEXT)" if isinstance(place.mature, BrokenText) else "?"
+    return f"(mature, rowid) > ({mature}, ?)", place
 
 
 def ids_clause(ids: Sequence[str] | None) -> tuple[str, tuple[Any, ...]]:
@@ -100,9 +100,9 @@ def read_records(
     yielded = 0
     history_columns = _HISTORY_COLUMNS if history else ()
     try:
-        cursor = db.execute(f"SELECT {', '.join((_READ_COLUMNS, *history_columns))} {source}", values)
+        cursor = db.execute(f"SELECT {', '.join((_READ_COLUMNS, *history_columns))}, rowid {source}", values)
         for part in _fetch_parts(cursor, rows, itemgetter(1)):
-            page = Records(_to_batch(queue, part), RowPlace(part[-1][2], part[-1][0]))
+            page = Records(_to_batch(queue, part), RowPlace(part[-1][2], part[-1][-1]))
             yielded += len(part)
             yield page
         return
@@ -112,14 +112,12 @@ def read_records(
         if not any(one in str(error) for one in ("JSON", "UTF-8")):
             raise
     names = ", ".join(f"typeof({one}), CAST({one} AS BLOB)" for one in (*_RAW_COLUMNS, *history_columns))
-    cursor = db.execute(f"SELECT {names} {source}", values)
+    cursor = db.execute(f"SELECT {names}, rowid {source}", values)
     for _ in range(yielded):
         cursor.fetchone()
     for part in _fetch_parts(cursor, rows, lambda row: row[3] or b""):
-        raw_rows = [tuple(map(_parse_value, row[::2], row[1::2])) for row in part]
-        yield read_each(queue, raw_rows, _read_row, _raw_row)._replace(
-            after=RowPlace(raw_rows[-1][2], raw_rows[-1][0])
-        )
+        raw_rows = [tuple(map(_parse_value, row[:-1:2], row[1::2])) for row in part]
+        yield read_each(queue, raw_rows, _read_row, _raw_row)._replace(after=RowPlace(raw_rows[-1][2], part[-1][-1]))
 
 
 def _fetch_parts(
@@ -146,7 +144,7 @@ def _to_batch(queue: str, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
 
     Raises one of UNREADABLE for a value of a wrong type.
     """
-    ids, payloads, mature, others, *history = zip(*rows, strict=True)
+    ids, payloads, mature, others, *history, _ = zip(*rows, strict=True)
     check_types(ids, str)
     check_types(payloads, bytes)
     if any(others):

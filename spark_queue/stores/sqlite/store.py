@@ -40,6 +40,7 @@ from spark_queue.stores.sqlite.counting import MESSAGES_OF_RECORD, count_matchin
 from spark_queue.stores.sqlite.file import BYTES_OF, Connection, FileId, FileUrl, OpenFiles, connect, file_mismatch
 from spark_queue.stores.sqlite.foreign import is_foreign
 from spark_queue.stores.sqlite.forks import sqlite_call
+from spark_queue.stores.sqlite.places import next_place, places_up_to
 from spark_queue.stores.sqlite.records import ADD_TRIES, SOUND_ROW, RowPlace, after_clause, ids_clause, read_records
 from spark_queue.stores.sqlite.shared_connection import SharedConnection
 from spark_queue.stores.support.budget import current_budget, spend
@@ -72,6 +73,7 @@ from spark_queue.stores.types import (
 #:
 #: Rows have the id of their queue, not its name: that keeps rows and indexes short.
 #: `message.lease` is the lease that holds the message, NULL while it is free.
+#: `message.rowid` is the place of the message: see `places.py`.
 #: Times are ms since 1970.
 SCHEMA = (
     """
@@ -125,6 +127,15 @@ CREATE TABLE statistics (
     # When the note was last written (ms); NULL if an older version wrote it.
     """
 ALTER TABLE note ADD COLUMN written INTEGER;
+""",
+    # Messages of the same due time are in the order of their rowid, which ends each index.
+    """
+DROP INDEX message_free;
+CREATE INDEX message_free ON message (queue, mature) WHERE lease IS NULL;
+DROP INDEX message_held;
+CREATE INDEX message_held ON message (lease, mature) WHERE lease IS NOT NULL;
+DROP INDEX history_queue;
+CREATE INDEX history_queue ON history (queue, mature);
 """,
 )
 SCHEMA_VERSION = len(SCHEMA)
@@ -436,7 +447,7 @@ class SqliteStore(Store):
             until = None if lease is None else now + lease
             insert = "INSERT INTO lease (queue, tag, until) VALUES (?, ?, ?)"
             lease_id = db.execute(insert, (queue_id, tag, until)).lastrowid
-            free = "FROM message WHERE queue = ? AND lease IS NULL AND mature <= ? ORDER BY mature, id LIMIT ?"
+            free = "FROM message WHERE queue = ? AND lease IS NULL AND mature <= ? ORDER BY mature, rowid LIMIT ?"
             values, size = (queue_id, min(now, before), limit.target), 0
             select_each = _has_free_bucket(db, queue_id)
             if limit.bytes is not None and not select_each:
@@ -484,12 +495,13 @@ class SqliteStore(Store):
                 lease = found[0] if found else 0
             by_id, ids = ids_clause([one.id for one in records])
             where, values = f"FROM message WHERE queue = ? AND lease IS ? AND {by_id}", (queue_id, lease, *ids)
-            (present,) = db.execute(f"SELECT count(*) {where}", values).fetchone()
+            present, last_place = db.execute(f"SELECT count(*), max(rowid) {where}", values).fetchone()
             if present < len(records):
                 return False
             db.execute("SAVEPOINT replace_records")
             db.execute(f"DELETE {where}", values)
-            done = _insert(db, queue, _to_rows(batch, 0), lease) == count_rows(batch.column("id"))
+            places = places_up_to(db, last_place, batch.column("id").to_pylist())
+            done = _insert(db, queue, _to_rows(batch, 0), lease, places) == count_rows(batch.column("id"))
             if not done:  # the queue holds one of the new ids already
                 db.execute("ROLLBACK TO replace_records")
             db.execute("RELEASE replace_records")
@@ -503,7 +515,7 @@ class SqliteStore(Store):
     def _record_sizes(self, queue: str, tag: str, limit: int) -> list[tuple[str, int]]:
         with self._read_transaction() as db:
             held = "FROM message WHERE lease = (SELECT id FROM lease WHERE queue = ? AND tag = ?)"
-            select = f"SELECT {_BUCKET_ID}, {RECORD_BYTES} {held} ORDER BY mature, id LIMIT ?"
+            select = f"SELECT {_BUCKET_ID}, {RECORD_BYTES} {held} ORDER BY mature, rowid LIMIT ?"
             return db.execute(select, (_queue_id(db, queue), tag, limit)).fetchall()
 
     def _renew(self, queue: str, tag: str, lease: int | None) -> int:
@@ -581,7 +593,7 @@ class SqliteStore(Store):
             if selection.limit is None:
                 moved = _change(db, "INSERT INTO moving SELECT rowid FROM message", where, values)
             else:
-                select = f"SELECT rowid, {_BUCKET_ID}, 0 FROM message WHERE {where} ORDER BY mature, id LIMIT ?"
+                select = f"SELECT rowid, {_BUCKET_ID}, 0 FROM message WHERE {where} ORDER BY mature, rowid LIMIT ?"
                 found = db.execute(select, (*values, selection.limit))
                 selected = select_records(found, ClaimLimit(selection.limit, selection.limit))
                 moved = selected.rows
@@ -875,20 +887,29 @@ def _to_rows(batch: pa.RecordBatch, now: int) -> _InsertRows:
     return _InsertRows("?, ?, ?, ?, ?, ?", list(zip(*columns, strict=True)), step)
 
 
-def _insert(db: sqlite3.Connection, queue: str, new_rows: _InsertRows, lease: int | None = None) -> int:
+def _insert(
+    db: sqlite3.Connection,
+    queue: str,
+    new_rows: _InsertRows,
+    lease: int | None = None,
+    places: Sequence[int] | None = None,
+) -> int:
     """Insert the rows whose ids the queue does not have; return the number of messages.
 
-    They are held by `lease`, or free if it is `None`.
+    They are held by `lease`, or free if it is `None`. They get the next places, or `places`, which
+    are free.
     """
     queue_id = _ensure_queue(db, queue)
-    insert = "INSERT INTO message (queue, lease, rows, id, mature, tries, kind, headers, payload) VALUES"
+    insert = "INSERT INTO message (rowid, queue, lease, rows, id, mature, tries, kind, headers, payload) VALUES"
     at = inserted = 0
     while left := len(new_rows.parameters) - at:
-        size = min(new_rows.rows_per_statement, 2 ** (left.bit_length() - 1))  # few statements are prepared
+        size = 1 if places else new_rows.rows_per_statement
+        size = min(size, 2 ** (left.bit_length() - 1))  # few statements are prepared
         some = new_rows.parameters[at : at + size]
-        at += size
         weight = rows_of(some[0][0])
-        values = f"({queue_id}, {'NULL' if lease is None else lease}, {weight}, {new_rows.placeholders})"
+        place = str(places[at]) if places else next_place(weight)
+        at += size
+        values = f"({place}, {queue_id}, {'NULL' if lease is None else lease}, {weight}, {new_rows.placeholders})"
         statement = f"{insert} {', '.join([values] * len(some))} ON CONFLICT DO NOTHING"
         inserted += weight * db.execute(statement, list(itertools.chain.from_iterable(some))).rowcount
     return inserted
@@ -1028,7 +1049,7 @@ def _read_page(
 ) -> Records:
     """Return the first records in order that meet a condition and come after a place."""
     after_place, place = after_clause(after)
-    source = f"FROM message WHERE {where} AND {after_place} ORDER BY mature, id LIMIT ?"
+    source = f"FROM message WHERE {where} AND {after_place} ORDER BY mature, rowid LIMIT ?"
     return next(read_records(db, queue, source, (*values, *place, rows), rows), EMPTY_PAGE)
 
 
@@ -1057,7 +1078,7 @@ def _read_snapshot(
             values.append(one.value)
     source = f"FROM {'history' if view == 'history' else 'message'} WHERE {' AND '.join(clauses)}"
     if limit is not None:
-        source += " ORDER BY mature, id LIMIT ?"
+        source += " ORDER BY mature, rowid LIMIT ?"
         values.append(limit)
     yield from read_records(db, queue, source, values, rows, history=view == "history")
 
@@ -1077,7 +1098,7 @@ def _copy_to_history(
     _delete_expired_history(db, now)
     db.execute(
         f"INSERT INTO history (queue, {COPIED_COLUMNS}, processed, until, consumer, outcome) "
-        f"SELECT queue, {COPIED_COLUMNS}, ?, ?, ?, ? FROM message WHERE {where}",
+        f"SELECT queue, {COPIED_COLUMNS}, ?, ?, ?, ? FROM message WHERE {where} ORDER BY mature, rowid",
         (now, now + history, consumer_of(tag), outcome, *values),
     )
 

@@ -313,7 +313,10 @@ def filter_records(page: Records, where: Sequence[Condition], limit: int | None 
 
 
 def first_records(pages: Iterable[Records], schema: pa.Schema, limit: int | None, rows: int) -> Iterator[Records]:
-    """Yield the pages that are not empty; with a `limit`, the first records by `(mature, id)`."""
+    """Yield the pages that are not empty; with a `limit`, the first records by `mature`.
+
+    Those of the same moment stay in their order.
+    """
     if limit is None:
         yield from (page for page in pages if page.batch.num_rows)
         return
@@ -321,7 +324,7 @@ def first_records(pages: Iterable[Records], schema: pa.Schema, limit: int | None
     reasons = [page.damaged.get(row) for page in found for row in range(page.batch.num_rows)]
     table = pa.Table.from_batches([page.batch for page in found], schema)
     table = table.append_column("reason", pa.array(reasons, pa.string()))
-    first = table.sort_by([("mature", "ascending"), ("id", "ascending")]).slice(0, limit).combine_chunks()
+    first = table.sort_by("mature").slice(0, limit).combine_chunks()
     for batch in first.to_batches(max_chunksize=rows):
         damaged = {row: why for row, why in enumerate(batch.column("reason").to_pylist()) if why is not None}
         yield Records(batch.drop_columns(["reason"]), None, damaged)

@@ -372,7 +372,9 @@ def is_whole(store, name, collection, layout, *, held=0):
     store.push(name, pushes(["new"]))
     assert store.reserve(name, "c/2", 10) == [1]
     assert [one.payload for batch in store.fetch(name, "c/2/0") for one in messages(batch)] == ["new"]
-    assert {one["name"] for one in collection.list_indexes()} >= {"spark_queue_ready", "spark_queue_buckets"}
+    names = {one["name"] for one in collection.list_indexes()}
+    assert names >= {"spark_queue_next", "spark_queue_tagged", "spark_queue_buckets"}
+    assert not names & {"spark_queue_ready", "spark_queue_held"}, "those of earlier versions are dropped"
     store.drop(name)
     assert name not in store.queues()
 

@@ -91,7 +91,7 @@ def test_pieces_hold_each_row_once(batch_and_dues, most):
         assert int(told) == count == n <= most
         moments, named = strings[0 : 2 * n : 2], strings[1 : 2 * n : 2]
         assert strings[2 * n :: 2] == named
-        rows += zip(named, map(int, moments), strings[2 * n + 1 :: 2], strict=True)
+        rows += zip(named, (int(float(one)) for one in moments), strings[2 * n + 1 :: 2], strict=True)
     assert [id.decode() for id, _, _ in rows] == batch.column("id").to_pylist()
     assert [due for _, due, _ in rows] == dues
     for (id, due, text), tries in zip(rows, batch.column("tries").to_pylist(), strict=True):

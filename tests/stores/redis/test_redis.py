@@ -25,7 +25,7 @@ from spark_queue.stores import open_store
 from spark_queue.stores.conformance.waiting import end_lease, wait_until
 from spark_queue.stores.redis import documents as redis_documents
 from spark_queue.stores.redis import store as redis_store
-from spark_queue.stores.redis.keys import Chunk, note_key, queue_keys, registry_key
+from spark_queue.stores.redis.keys import Chunk, ids_of, note_key, queue_keys, registry_key
 from spark_queue.stores.redis.store import RedisStore
 from spark_queue.stores.types import Condition, DeadLetterInfo, Note, Sizes, Staged
 
@@ -174,9 +174,8 @@ def test_a_push_writes_what_keuss_would_write(store, raw, queue):
         "b": b'{"_id":"b","payload":"AP8="' + tail + b',"type":"buffer"}',
         'q"': b'{"_id":"q\\"","payload":null' + tail + b"}",
     }
-    assert dict(raw.zrange(queue_keys(queue).moments, 0, -1, withscores=True)) == dict.fromkeys(
-        [b"j", b"t", b"b", b'q"'], moment
-    )
+    scores = dict(raw.zrange(queue_keys(queue).moments, 0, -1, withscores=True))
+    assert {id: int(score) for id, score in scores.items()} == dict.fromkeys([b"j", b"t", b"b", b'q"'], moment)
 
 
 @pytest.mark.parametrize(
@@ -416,7 +415,7 @@ MOMENT = datetime(2023, 1, 1, tzinfo=UTC)
 
 def runs(raw, queue):
     """The ids that each run names."""
-    return [[id.decode() for id in run.split(b"\0")[2:]] for run in raw.zrange(queue_keys(queue).held, 0, -1)]
+    return [[id.decode() for id in ids_of(run)] for run in raw.zrange(queue_keys(queue).held, 0, -1)]
 
 
 def push_ids(store, queue, ids, mature=MOMENT):
@@ -477,6 +476,7 @@ def test_runs_of_a_tag_do_not_overlap(store, raw, queue, monkeypatch):
         if script == "claim" and not calls:
             calls.append(1)
             push_ids(store, queue, "bd")
+            raw.zadd(queue_keys(queue).moments, dict.fromkeys("bd", MOMENT.timestamp() * 1000))  # as if freed
         return answer
 
     monkeypatch.setattr(store, "_run", with_another)

@@ -51,7 +51,7 @@ end
 -- Messages of an expired lease stay with their tag until the lease is swept.
 local function deliver_due(front)
   local now = digits(now_ms())
-  local due = redis.call('ZRANGEBYSCORE', INDEX, '-inf', now, 'WITHSCORES', 'LIMIT', 0, CHUNK)
+  local due = redis.call('ZRANGEBYSCORE', INDEX, '-inf', due_by(now_ms()), 'WITHSCORES', 'LIMIT', 0, CHUNK)
   if #due == 0 then
     return false
   end
@@ -83,7 +83,7 @@ lists.push = function(rows, q, front)
     if not (in_index[i] or seen[id] or layout.has_id(q, id)) then
       local due, document = rows[2 * i], rows[2 * n + 2 * i + 1]
       seen[id], new = true, new + 1
-      if tonumber(due) <= now then
+      if floor(tonumber(due)) <= now then
         ready[#ready + 1], documents[#documents + 1] = id, document
       else
         index[#index + 1], index[#index + 2] = due, id
@@ -117,7 +117,7 @@ lists.on_released = function(ids, front)
   layout.on_released(ids)
   local now, due = now_ms(), {}
   for i, score in ipairs(query_many('ZMSCORE', INDEX, ids)) do
-    if score and tonumber(score) <= now then
+    if score and floor(tonumber(score)) <= now then
       due[#due + 1] = ids[i]
     end
   end
