@@ -5,6 +5,8 @@ These rules hold for every database:
 * **Time** is the database's. No promise depends on the clock of a client.
 * **Order** is that of `(mature, id)`; `mature` is in ms. A store may order a message whose lease
   ended in another way.
+* **`pushed`** is when a message was pushed, or staged. No operation changes it. The rows of a
+  PUSHES batch are pushed now; those of a WRITTEN batch were pushed before.
 * A message is *ready* (mature and free), *scheduled* (not mature yet) or *reserved* (held under
   a tag until its lease ends).
 * A **tag** names a reservation: `consumer/sequence/partition`. The reader chooses it. Tags form a
@@ -230,7 +232,7 @@ class Store(ABC):
             raise rejected_rows_error(queue, batch, wrong)
 
     def _to_records(self, queue: str, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows as records, a PUSHES batch again.
+        """Return the rows as records, a PUSHES or WRITTEN batch again.
 
         Raises `OptionError` as `check_buckets` does.
         """
@@ -289,9 +291,9 @@ class Store(ABC):
     def stage(self, queue: str, stage: str, batch: pa.RecordBatch) -> int:
         """Stage the rows of a PUSHES batch for `queue`, and return their number.
 
-        No client sees them before `publish`. A `delay` counts from now. The rows are added to those
-        that the stage holds already, for this queue or others. Raises `MessageError` and
-        `OptionError` as `push` does, before anything is written.
+        No client sees them before `publish`. A `delay` counts from now, and now is when they are
+        pushed. The rows are added to those that the stage holds already, for this queue or others.
+        Raises `MessageError` and `OptionError` as `push` does, before anything is written.
         """
         check_tag(stage)
         self._check_push(queue, batch)
@@ -695,7 +697,7 @@ class Store(ABC):
 
     @abstractmethod
     def _replace_records(self, queue: str, tag: str | None, records: Sequence[Record], batch: pa.RecordBatch) -> bool:
-        """Replace records by those of a PUSHES batch, which have the same messages.
+        """Replace records by those of a WRITTEN batch, which have the same messages.
 
         Return whether it was done: it is atomic, and needs all records to be still there, and the
         ids of the new ones to be free. Exactly this tag must hold the records; the new ones get the

@@ -54,7 +54,7 @@ def test_what_is_pushed_is_popped_as_it_was(url, name):
     assert popped.code == 0 and lines(popped.out) == values[:4]
     whole = lines(Run("pop", url, name, "--all", "--json").out)
     assert [one["payload"] for one in whole] == values[4:]
-    assert whole[0].keys() == {"id", "queue", "payload", "headers", "mature", "tries"}
+    assert whole[0].keys() == {"id", "queue", "payload", "headers", "mature", "tries", "pushed"}
     none = Run("pop", url, name)
     assert (none.code, none.out, none.err) == (1, "", f"no message of {name} is ready (it is empty)\n")
 

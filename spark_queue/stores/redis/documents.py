@@ -20,7 +20,7 @@ import struct
 import sys
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any
@@ -231,7 +231,11 @@ def _read_row(row: DueId, document: bytes, history: HistoryFields | None) -> dam
 def _raw_row(row: DueId, document: bytes, history: HistoryFields | None) -> damaged.Row:
     """Return the row for a document that cannot be read."""
     due, id = row
-    return damaged.Row(id_of(id), *text_or_bytes(document), None, first_readable(parse_mature, due), 0, history)
+    pushed = None
+    with suppress(ValueError, IndexError, RecursionError):  # perhaps it is a JSON object
+        pushed = _pushed_of(_field_texts(document.decode()))
+    mature = first_readable(parse_mature, due)
+    return damaged.Row(id_of(id), *text_or_bytes(document), None, mature, 0, history, pushed)
 
 
 def _read_alike(queue: str, rows: Sequence[DueId], documents: Sequence[bytes]) -> pa.RecordBatch | None:
@@ -322,11 +326,16 @@ def _parse_document(document: bytes) -> _Parts:
         count = 0 if tries == "null" else parse_tries(float(tries))
     except ValueError as error:
         raise Unreadable(f"its tries is {tries[:MAX_QUOTED]}, not a number of failures") from error
+    is_buffer = fields.get("type") == '"buffer"'
+    return *_parse_payload(payload, is_buffer), parsed_headers, count, _pushed_of(fields)
+
+
+def _pushed_of(fields: Mapping[str, str]) -> int | None:
+    """Return when a message was pushed (ms), from the texts of its fields; `None` if unknown."""
     try:
-        pushed = parse_pushed(float(fields.get("pushed", "")))
-    except ValueError:
-        pushed = None
-    return *_parse_payload(payload, fields.get("type") == '"buffer"'), parsed_headers, count, pushed
+        return parse_pushed(float(fields["pushed"]))
+    except (KeyError, ValueError):
+        return None
 
 
 def _parse_payload(text: bytes, buffer: bool) -> tuple[bytes, str]:
