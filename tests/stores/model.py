@@ -31,6 +31,7 @@ class Item:
     until: Moment | None = None
     loose: bool = False  #: its lease has ended, and somebody has looked for messages to take since
     rivals: list[Item] = field(default_factory=list)  #: published with it; any of them may be the message
+    pushed: Moment | None = None  #: when it was pushed or staged; nothing changes it
 
     def under(self, tree: str) -> bool:
         """Whether the tag or one below it holds the message."""
@@ -233,7 +234,7 @@ class Model:
             if history:
                 self.history.setdefault(queue, {})[item.id] = True
             told = {} if death is None else death | {"x-dl-tries": str(tries[item.id] + failed)}
-            self.push(to, [Item(item.id, item.payload, item.headers | told, 0, item.due)])
+            self.push(to, [Item(item.id, item.payload, item.headers | told, 0, item.due, pushed=item.pushed)])
         return len(found)
 
     def purge(self, queue: str, ids: Sequence[str] | None = None) -> int:
@@ -281,6 +282,7 @@ class Model:
             item.loose = False
             item.due = known(settled(item.due, found.due))
             item.until = settled(item.until, found.until)
+            item.pushed = settled(item.pushed, found.pushed)
             assert found == item
 
 

@@ -361,7 +361,7 @@ def to_documents(batch: pa.RecordBatch, now: int) -> tuple[list[Document], dict[
     broken_rules: dict[int, str] = {}
     ids, due = batch.column("id"), due_ms(batch, now)
     pushed = pushed_ms(batch, now)
-    moments = {ms: DatetimeMS(ms) for ms in {*due, *pushed} if ms is not None}  # mostly one for all rows
+    moments = {ms: None if ms is None else DatetimeMS(ms) for ms in {*due, *pushed}}  # mostly one for all rows
     columns = zip(
         ids.to_pylist(),
         pc.match_substring_regex(ids, f"^{OBJECT_ID.pattern}$").to_pylist(),
@@ -382,9 +382,10 @@ def to_documents(batch: pa.RecordBatch, now: int) -> tuple[list[Document], dict[
                 "payload": to_bson(payload, kind, needs_check),
                 "tries": tries,
                 "hdrs": headers,
+                "_pushed": moments[first_pushed],  # here, since a sixth field would make the dict grow
             }
-            if first_pushed is not None:
-                document["_pushed"] = moments[first_pushed]
+            if first_pushed is None:
+                del document["_pushed"]
             if is_bucket(id):
                 document["rows"] = rows_of(id)
             elif not native and id_of(key) != id:
