@@ -22,7 +22,6 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any
 
 import orjson
@@ -34,6 +33,7 @@ from spark_queue.messages.columns import build_json_messages, build_messages, he
 from spark_queue.messages.ids import SMALL_BATCH
 from spark_queue.messages.payload import text_or_bytes
 from spark_queue.stores.base import PAGE_BYTES, rejected_rows_error
+from spark_queue.stores.redis.json_fields import field_texts
 from spark_queue.stores.support import damaged
 from spark_queue.stores.support.damaged import (
     MAX_QUOTED,
@@ -233,7 +233,7 @@ def _raw_row(row: DueId, document: bytes, history: HistoryFields | None) -> dama
     due, id = row
     pushed = None
     with suppress(ValueError, IndexError, RecursionError):  # perhaps it is a JSON object
-        pushed = _pushed_of(_field_texts(document.decode()))
+        pushed = _pushed_of(field_texts(document.decode()))
     mature = first_readable(parse_mature, due)
     return damaged.Row(id_of(id), *text_or_bytes(document), None, mature, 0, history, pushed)
 
@@ -302,7 +302,8 @@ def _parse_tail(tail: bytes) -> _Tail | None:
         return None
     try:
         headers = None if found[2] == b"{}" else _parse_headers(found[2])
-        return int(found[1]), headers, found[3] and parse_pushed(int(found[3])), found[4] is not None
+        pushed = parse_pushed(int(found[3])) if found[3] else None
+        return int(found[1]), headers, pushed, found[4] is not None
     except orjson.JSONDecodeError:
         return None
 
@@ -313,7 +314,7 @@ def _parse_document(document: bytes) -> _Parts:
     Raises `Unreadable` with the reason.
     """
     try:
-        fields = _field_texts(document.decode())
+        fields = field_texts(document.decode())
     except UnicodeDecodeError as error:
         raise Unreadable(f"its document is not UTF-8 text ({error.reason} at byte {error.start})") from error
     except (ValueError, IndexError, RecursionError) as error:
@@ -326,8 +327,8 @@ def _parse_document(document: bytes) -> _Parts:
         count = 0 if tries == "null" else parse_tries(float(tries))
     except ValueError as error:
         raise Unreadable(f"its tries is {tries[:MAX_QUOTED]}, not a number of failures") from error
-    is_buffer = fields.get("type") == '"buffer"'
-    return *_parse_payload(payload, is_buffer), parsed_headers, count, _pushed_of(fields)
+    content = _parse_payload(payload, fields.get("type") == '"buffer"')
+    return *content, parsed_headers, count, _pushed_of(fields)
 
 
 def _pushed_of(fields: Mapping[str, str]) -> int | None:
@@ -353,39 +354,6 @@ def _parse_headers(text: bytes) -> dict[str, str]:
     """Return headers from a JSON object. keuss also keeps numbers and booleans in them."""
     values = orjson.loads(text).items()
     return {name: value if isinstance(value, str) else orjson.dumps(value).decode() for name, value in values}
-
-
-_scan_value = json.JSONDecoder(parse_int=str, parse_float=str).raw_decode
-_SPACE = re.compile(r"[ \t\r\n]*")
-
-
-def _field_texts(text: str) -> dict[str, str]:
-    """Return the fields of a JSON object, each value as its text.
-
-    Raises `ValueError` or `IndexError` if the text is not a JSON object.
-    """
-
-    def skip_space(at: int) -> int:
-        space = _SPACE.match(text, at)
-        return space.end() if space else at
-
-    def expect(mark: str, at: int) -> int:
-        at = skip_space(at)
-        if text[at] != mark:
-            raise ValueError(f"{mark} expected at {at}")
-        return skip_space(at + 1)
-
-    found: dict[str, str] = {}
-    at = expect("{", 0)
-    while text[at] != "}":
-        if found:
-            at = expect(",", at)
-        name, at = scanstring(text, at + 1)
-        at = expect(":", at)
-        _, end = _scan_value(text, at)
-        found[name] = text[at:end]
-        at = skip_space(end)
-    return found
 
 
 def read_entry(entry: bytes) -> tuple[int, HistoryFields, bytes]:
