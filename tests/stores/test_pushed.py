@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -28,7 +29,7 @@ MINUTE = 60_000
 
 #: A message as an older version or another program writes it, by scheme and layout.
 _DOCUMENT = {"_id": ObjectId("0123456789abcdef01234567"), "payload": {"n": "old"}, "tries": 0, "hdrs": {}}
-OLD = {
+OLD: dict[str, Any] = {
     "sqlite/": {"id": "old", "payload": b'{"n":"old"}'},
     "mongodb/mongo": _DOCUMENT,
     "mongodb/ps-mongo": _DOCUMENT,
@@ -41,7 +42,7 @@ OLD = {
 
 #: Values of the field that are no moments.
 _DATES = ["soon", 5, 1.5, True, {"a": 1}, DatetimeMS(2**60)]
-WRONG = {
+WRONG: dict[str, list[Any]] = {
     "sqlite/": [{"pushed": one} for one in ("soon", b"\xff", 2**60)],
     **{f"mongodb/{one}": [{"_pushed": value} for value in _DATES] for one in ("mongo", "ps-mongo", "pl-mongo")},
     "mongodb/bucket-mongo-safe": [{"_pushed": value} for value in _DATES],
@@ -185,8 +186,8 @@ def test_a_client_sees_when_a_message_was_pushed(store, name):
         if "pushed" in store.unsupported:
             assert first.pushed is later.pushed is None
             return
-        assert first.pushed == first.mature
-        assert first.pushed < later.pushed < later.mature
+        assert first.pushed is not None and later.pushed is not None
+        assert first.pushed == first.mature < later.pushed < later.mature
         (held,) = queue.reserve(1)
         queue.rollback(held, delay=30)
         assert {one.pushed for one in queue.peek()} == {first.pushed, later.pushed}

@@ -90,7 +90,7 @@ class PushedContract:
         end_lease(store, queue, "c/1")
         store.reserve(queue, "c/2", 5)
         store.transfer(queue, "c/2", "c/3", lease=MINUTE_MS)
-        store.renew(queue, "c/3")
+        store.renew(queue, "c/3", MINUTE_MS)
         self.check_kept(store, queue, moments)
         held = [one for tag in store.reservations(queue) for one in messages_of(store.fetch(queue, tag.tag))]
         assert [one.pushed for one in held] == [moments[str(one.payload)] for one in held]
@@ -126,7 +126,8 @@ class PushedContract:
         store.move(queue, dead, tag="c/1", ids=ids[:2], dead_letter=letter)
         store.move(queue, dead, tag="c/1", dead_letter=letter)
         self.check_kept(store, dead, moments, 5)
-        self.check_kept(store, queue, moments, 5, view="history")
+        if not store.ids_unique_per_store:  # else a dead letter is only in its queue
+            self.check_kept(store, queue, moments, 5, view="history")
         tick(store)
         store.move(dead, queue, ids=ids[:1])
         store.move(dead, queue)
