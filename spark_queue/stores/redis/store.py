@@ -265,7 +265,10 @@ class RedisStore(SignallingStore):
         return sum(self._run("push", queue, part) for _, part in self._push_order(parts))
 
     def _pack_pieces(self, queue: str, batch: pa.RecordBatch) -> list[tuple[int, bytes]]:
-        """Return a batch in pieces: see `pack_pieces`. All are checked before one is sent."""
+        """Return a batch in pieces: see `pack_pieces`. All are checked before one is sent.
+
+        Raises `StoreError`, and `MessageError` as `pack_pieces` does.
+        """
         now = self._now()
         return list(pack_pieces(queue, batch, due_ms(batch, now), self._pushed_ms(batch, now), SCRIPT_CHUNK))
 
