@@ -43,7 +43,7 @@ from spark_queue.spark.typed_json import json_parser, json_writer, parse_json_co
 CORRUPT_COLUMN = "_corrupt_payload"
 
 #: Columns that only a read fills. A push ignores them, so you can write a DataFrame that was read.
-IGNORED_COLUMNS = ("delivery_hash", "position", "processed", "consumer", "outcome", "tag", ARRIVED)
+IGNORED_COLUMNS = ("pushed", "delivery_hash", "position", "processed", "consumer", "outcome", "tag", ARRIVED)
 
 _HEADERS = MapType(StringType(), StringType())
 
@@ -54,6 +54,7 @@ READ_COLUMNS: dict[str, DataType] = {
     "headers": _HEADERS,
     "mature": TimestampType(),
     "tries": IntegerType(),
+    "pushed": TimestampType(),
     DELIVERY_HASH: StringType(),
 }
 #: Columns of a read that only your own schema adds: when the batch was reserved, and the tag of a

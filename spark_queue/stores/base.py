@@ -7,6 +7,8 @@ These rules hold for every database:
   the batch. Of two pushes of one process, the one that begins after the other was acknowledged
   comes later. A message that is put back keeps its place among those of its due time. A store may
   order a message whose lease ended in another way.
+* **`pushed`** is when a message was pushed, or staged. No operation changes it. The rows of a
+  PUSHES batch are pushed now; those of a WRITTEN batch were pushed before.
 * A message is *ready* (mature and free), *scheduled* (not mature yet) or *reserved* (held under
   a tag until its lease ends).
 * A **tag** names a reservation: `consumer/sequence/partition`. The reader chooses it. Tags form a
@@ -233,7 +235,7 @@ class Store(ABC):
             raise rejected_rows_error(queue, batch, wrong)
 
     def _to_records(self, queue: str, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows as records, a PUSHES batch again.
+        """Return the rows as records, a PUSHES or WRITTEN batch again.
 
         Raises `OptionError` as `check_buckets` does.
         """
@@ -292,9 +294,9 @@ class Store(ABC):
     def stage(self, queue: str, stage: str, batch: pa.RecordBatch) -> int:
         """Stage the rows of a PUSHES batch for `queue`, and return their number.
 
-        No client sees them before `publish`. A `delay` counts from now. The rows are added to those
-        that the stage holds already, for this queue or others. Raises `MessageError` and
-        `OptionError` as `push` does, before anything is written.
+        No client sees them before `publish`. A `delay` counts from now, and now is when they are
+        pushed. The rows are added to those that the stage holds already, for this queue or others.
+        Raises `MessageError` and `OptionError` as `push` does, before anything is written.
         """
         check_tag(stage)
         self._check_push(queue, batch)
@@ -698,7 +700,7 @@ class Store(ABC):
 
     @abstractmethod
     def _replace_records(self, queue: str, tag: str | None, records: Sequence[Record], batch: pa.RecordBatch) -> bool:
-        """Replace records by those of a PUSHES batch, which have the same messages.
+        """Replace records by those of a WRITTEN batch, which have the same messages.
 
         Return whether it was done: it is atomic, and needs all records to be still there, and the
         ids of the new ones to be free. Exactly this tag must hold the records; the new ones get the

@@ -1055,6 +1055,36 @@ BUGS: dict[str, Bug] = {
         "return store.now()",
         "tests/spark/read/test_arrived.py::test_it_grows_though_the_clock_was_set_back",
     ),
+    "a retry is a new push": Bug(
+        "stores/sqlite/store.py",
+        "SET lease = NULL, mature = coalesce(?, mature), tries",
+        "SET lease = NULL, mature = coalesce(?, mature), pushed = 5, tries",
+        CONFORMANCE + "test_a_rollback_keeps_it",
+    ),
+    "a message in the history forgets its push": Bug(
+        "stores/sqlite/store.py",
+        'COPIED_COLUMNS = "id, payload, kind, headers, mature, tries, pushed"',
+        'COPIED_COLUMNS = "id, payload, kind, headers, mature, tries"',
+        CONFORMANCE + "test_the_history_keeps_it",
+    ),
+    "a damaged record is pushed when it dies": Bug(
+        "stores/support/dead_lettering.py",
+        "batch = batch_of(rows, WRITTEN)",
+        "batch = batch_of(rows)",
+        "tests/stores/test_pushed.py::test_a_damaged_record_that_becomes_a_dead_letter_keeps_it",
+    ),
+    "what an older version staged is pushed in 1970": Bug(
+        "stores/sqlite/store.py",
+        "published[queue] += _insert(db, queue, _to_rows(batch, None))",
+        "published[queue] += _insert(db, queue, _to_rows(batch, 0))",
+        "tests/stores/test_pushed.py::test_messages_in_a_file_of_an_older_version_have_none",
+    ),
+    "a compaction has one push": Bug(
+        "messages/buckets.py",
+        'for name in ("mature", "pushed") if _differ',
+        'for name in ("mature",) if _differ',
+        "tests/messages/test_buckets.py::test_messages_of_different_pushes_keep_their_moments",
+    ),
 }
 
 #: Where those that are killed have to be few kinds for the short time between two steps to be met soon.

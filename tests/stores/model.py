@@ -31,6 +31,7 @@ class Item:
     until: Moment | None = None
     loose: bool = False  #: its lease has ended, and somebody has looked for messages to take since
     rivals: list[Item] = field(default_factory=list)  #: published with it; any of them may be the message
+    pushed: Moment | None = None  #: when it was pushed or staged; nothing changes it
     place: int | None = field(default=None, compare=False)  #: among those of the same due time
 
     def under(self, tree: str) -> bool:
@@ -244,7 +245,8 @@ class Model:
             if history:
                 self.history.setdefault(queue, {})[item.id] = True
             told = {} if death is None else death | {"x-dl-tries": str(tries[item.id] + failed)}
-            self.push(to, [Item(item.id, item.payload, item.headers | told, 0, item.due, place=item.place)])
+            kept = Item(item.id, item.payload, item.headers | told, 0, item.due, pushed=item.pushed, place=item.place)
+            self.push(to, [kept])
         return len(found)
 
     def purge(self, queue: str, ids: Sequence[str] | None = None) -> int:
@@ -292,6 +294,7 @@ class Model:
             item.loose = False
             item.due = known(settled(item.due, found.due))
             item.until = settled(item.until, found.until)
+            item.pushed = settled(item.pushed, found.pushed)
             assert found == item
 
 

@@ -144,8 +144,11 @@ class Machine(RuleBasedStateMachine):
         ids = [id for id, _ in rows]
 
         def items():
+            pushed = None if "pushed" in self.stores[0].unsupported else self.after(0)
             return [
-                Item(id, payload, told, tries, self.after(delay or 0) if moment is None else ms(moment))
+                Item(
+                    id, payload, told, tries, self.after(delay or 0) if moment is None else ms(moment), pushed=pushed
+                )
                 for id, payload, told, moment, delay in zip(ids, payloads, headers, moments, delays, strict=True)
             ]
 
@@ -439,7 +442,8 @@ class Machine(RuleBasedStateMachine):
 def item(message):
     """A message as it was seen; when it died cannot be known before."""
     headers = {name: value for name, value in message.headers.items() if name != "x-dl-t"}
-    return Item(message.id, message.payload, headers, message.tries, ms(message.mature))
+    pushed = None if message.pushed is None else ms(message.pushed)
+    return Item(message.id, message.payload, headers, message.tries, ms(message.mature), pushed=pushed)
 
 
 def ms(moment):

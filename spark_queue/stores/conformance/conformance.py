@@ -55,6 +55,7 @@ from spark_queue.stores.conformance.log import LogContract
 from spark_queue.stores.conformance.order import OrderContract
 from spark_queue.stores.conformance.pause import PauseContract
 from spark_queue.stores.conformance.payloads import PayloadContract
+from spark_queue.stores.conformance.pushed import PushedContract
 from spark_queue.stores.conformance.sized import SizedContract
 from spark_queue.stores.conformance.sizes import SizesContract
 from spark_queue.stores.conformance.staging import StagingContract
@@ -140,6 +141,7 @@ class StoreContract(
     PayloadContract,
     SizedContract,
     SizesContract,
+    PushedContract,
 ):
     """The tests of the contract. Inherit them, and define the fixtures `url` and `unreachable`.
 

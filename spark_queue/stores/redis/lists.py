@@ -149,7 +149,7 @@ class RfqStore(ListStore):
 
     layout_name: ClassVar[str] = "rfq"
     parameters: ClassVar[tuple[str, ...]] = (*ListStore.parameters, "front")
-    unsupported: ClassVar[frozenset[LayoutFeature]] = frozenset({"order", "payloads", "buckets", "holds"})
+    unsupported: ClassVar[frozenset[LayoutFeature]] = frozenset({"order", "payloads", "buckets", "holds", "pushed"})
     unsupported_payloads: ClassVar[tuple[object, ...]] = (
         None, True, 1, 1.5, "text", [], {}, ["a"], {"a": None}, {"a": {}}, {"a": [1]},
     )  # fmt: skip

@@ -45,7 +45,7 @@ import redis
 from spark_queue.errors import NotAQueue, StoreError
 from spark_queue.messages.batching import batch_by_size
 from spark_queue.messages.buckets import MAX_BUCKET_BYTES, ClaimLimit, Record
-from spark_queue.messages.columns import due_ms
+from spark_queue.messages.columns import due_ms, pushed_ms
 from spark_queue.messages.schema import BUCKET_PREFIX, HISTORY
 from spark_queue.messages.times import MAX_TIME_MS
 from spark_queue.options.masking import cause_without_secrets, mask
@@ -268,15 +268,25 @@ class RedisStore(SignallingStore):
     # --- push -------------------------------------------------------------------------------------
 
     def _push(self, queue: str, batch: pa.RecordBatch) -> int:
-        dues = due_ms(batch, self._now())
-        parts = list(pack_pieces(queue, batch, dues, SCRIPT_CHUNK))  # a list: all are checked before one is sent
+        parts = self._pack_pieces(queue, batch)
         return sum(self._run("push", queue, part) for _, part in self._push_order(parts))
+
+    def _pack_pieces(self, queue: str, batch: pa.RecordBatch) -> list[tuple[int, bytes]]:
+        """Return a batch in pieces: see `pack_pieces`. All are checked before one is sent.
+
+        Raises `StoreError`, and `MessageError` as `pack_pieces` does.
+        """
+        now = self._now()
+        return list(pack_pieces(queue, batch, due_ms(batch, now), self._pushed_ms(batch, now), SCRIPT_CHUNK))
+
+    def _pushed_ms(self, batch: pa.RecordBatch, now: int | None) -> Sequence[int | None]:
+        """Return when rows were pushed, as the layout stores it: see `pushed_ms`."""
+        return [None] * batch.num_rows if "pushed" in self.unsupported else pushed_ms(batch, now)
 
     # --- stage and publish ------------------------------------------------------------------------
 
     def _stage(self, queue: str, stage: str, part: str, batch: pa.RecordBatch) -> None:
-        dues = due_ms(batch, self._now())
-        contents = list(pack_pieces(queue, batch, dues, SCRIPT_CHUNK))
+        contents = self._pack_pieces(queue, batch)
         chunks = [
             Chunk(stage, f"{part}.{number:06}.{rows}", queue, self.layout_name)
             for number, (rows, _) in enumerate(contents)
@@ -381,7 +391,8 @@ class RedisStore(SignallingStore):
 
     def _replace_records(self, queue: str, tag: str | None, records: Sequence[Record], batch: pa.RecordBatch) -> bool:
         dues = due_ms(batch, 0)
-        rows = zip(batch.column("id").to_pylist(), dues, to_documents(queue, batch, dues), strict=True)
+        documents = to_documents(queue, batch, dues, self._pushed_ms(batch, None))
+        rows = zip(batch.column("id").to_pylist(), dues, documents, strict=True)
         new = list(chain.from_iterable(rows))
         old = [single_run(tag or "", one.mature, one.id) for one in records]
         return bool(self._run("recast", queue, tag or "", len(new), *new, *old))

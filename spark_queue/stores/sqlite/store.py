@@ -29,8 +29,8 @@ import pyarrow.compute as pc
 from spark_queue.errors import OptionError, StoreError, StoreUnavailable, did_you_mean, plural
 from spark_queue.messages.arrow_bytes import DamagedBytes, append_digest, from_bytes_with_digest, to_bytes
 from spark_queue.messages.buckets import ClaimLimit, Record, are_buckets, count_rows, rows_of, select_records
-from spark_queue.messages.columns import due_ms, header_dicts, slice_by_size, with_due_time
-from spark_queue.messages.schema import BUCKET_PREFIX, PUSHES
+from spark_queue.messages.columns import due_ms, header_dicts, pushed_ms, slice_by_size, with_due_time
+from spark_queue.messages.schema import BUCKET_PREFIX, PUSHES, WRITTEN
 from spark_queue.messages.times import MAX_TIME_MS
 from spark_queue.options.masking import mask
 from spark_queue.stores.base import PAGE_ROWS, Store
@@ -97,8 +97,8 @@ CREATE TABLE history (
 CREATE INDEX history_queue ON history (queue, mature, id);
 CREATE INDEX history_until ON history (until);
 """,
-    # `rows`: an Arrow IPC stream of a PUSHES batch in which each message has `mature`, then its
-    # digest. Older versions wrote no digest and ignore it.
+    # `rows`: an Arrow IPC stream of a WRITTEN batch in which each message has `mature`, then its
+    # digest. Older versions wrote a PUSHES batch, and at first no digest.
     """
 CREATE TABLE staged (stage TEXT NOT NULL, part TEXT NOT NULL, queue TEXT NOT NULL, size INTEGER NOT NULL, rows BLOB);
 CREATE UNIQUE INDEX staged_part ON staged (stage, part);
@@ -137,6 +137,11 @@ CREATE INDEX message_held ON message (lease, mature) WHERE lease IS NOT NULL;
 DROP INDEX history_queue;
 CREATE INDEX history_queue ON history (queue, mature);
 """,
+    # NULL for messages that an older version pushed.
+    """
+ALTER TABLE message ADD COLUMN pushed INTEGER;
+ALTER TABLE history ADD COLUMN pushed INTEGER;
+""",
 )
 SCHEMA_VERSION = len(SCHEMA)
 
@@ -146,7 +151,7 @@ NOW = "SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
 #: The id of the queue with a name; NULL if there is none.
 _QUEUE_ID = "(SELECT id FROM queue WHERE name = ?)"
 
-COPIED_COLUMNS = "id, payload, kind, headers, mature, tries"
+COPIED_COLUMNS = "id, payload, kind, headers, mature, tries, pushed"
 
 #: The columns of a note. The cast reads a value that is not text, too.
 NOTE_COLUMNS = "CAST(value AS BLOB), version, written"
@@ -408,7 +413,7 @@ class SqliteStore(Store):
                 )
                 for queue, packed, part, rowid, size in found:
                     try:
-                        batch = from_bytes_with_digest(packed, (PUSHES,))
+                        batch = from_bytes_with_digest(packed, (WRITTEN, PUSHES))
                     except DamagedBytes as error:
                         raise StoreError(
                             f"{self.url}: part {part!r} of stage {stage!r} is damaged: {error}. It has "
@@ -417,7 +422,7 @@ class SqliteStore(Store):
                             f"shell (DELETE FROM staged WHERE rowid = {rowid}), and start the query again",
                             url=self.url, queue=queue, stage=stage, part=part,
                         ) from error  # fmt: skip
-                    published[queue] += _insert(db, queue, _to_rows(batch, 0))
+                    published[queue] += _insert(db, queue, _to_rows(batch, None))
                 db.execute("DELETE FROM staged WHERE stage = ?", (stage,))
         return published
 
@@ -501,7 +506,7 @@ class SqliteStore(Store):
             db.execute("SAVEPOINT replace_records")
             db.execute(f"DELETE {where}", values)
             places = places_up_to(db, last_place, batch.column("id").to_pylist())
-            done = _insert(db, queue, _to_rows(batch, 0), lease, places) == count_rows(batch.column("id"))
+            done = _insert(db, queue, _to_rows(batch, None), lease, places) == count_rows(batch.column("id"))
             if not done:  # the queue holds one of the new ids already
                 db.execute("ROLLBACK TO replace_records")
             db.execute("RELEASE replace_records")
@@ -861,30 +866,38 @@ def _ensure_queue(db: sqlite3.Connection, queue: str) -> int:
 
 
 class _InsertRows(NamedTuple):
-    """Rows for the table `message`: SQL for the columns from `id` on, and the parameters of each.
+    """Rows for the table `message`: SQL for the columns from `pushed` on, and their parameters.
 
-    One statement inserts up to `rows_per_statement` of them: one, if some are buckets.
+    `parameters` are those of each row, `shared` those of all: `?1` is the first. One statement
+    inserts up to `rows_per_statement` rows: one, if some are buckets.
     """
 
     placeholders: str
+    ids: Sequence[str]
     parameters: Sequence[tuple[Any, ...]]
     rows_per_statement: int
+    shared: tuple[Any, ...]
 
 
-def _to_rows(batch: pa.RecordBatch, now: int) -> _InsertRows:
-    """Return the rows of a PUSHES batch."""
-    ids, due, payloads = batch.column("id").to_pylist(), due_ms(batch, now), batch.column("payload").to_pylist()
+def _to_rows(batch: pa.RecordBatch, now: int | None) -> _InsertRows:
+    """Return the rows of a PUSHES or WRITTEN batch.
+
+    `now` is `None` for rows that have their `mature`, and were pushed before.
+    """
+    ids, due, payloads = batch.column("id").to_pylist(), due_ms(batch, now or 0), batch.column("payload").to_pylist()
     kinds, tries = batch.column("payload_kind"), batch.column("tries")
     bytes_of_one = batch.column("payload").nbytes // max(1, len(ids)) + 1
     step = max(1, min(INSERT_ROWS, INSERT_BYTES // bytes_of_one))
     if pc.any(are_buckets(batch.column("id"))).as_py():
         step = 1
     uniform = pc.all(pc.and_(pc.equal(kinds, "json"), pc.equal(tries, 0))).as_py()
-    if uniform and not len(batch.column("headers").items):
-        return _InsertRows("?, ?, 0, 'json', NULL, ?", list(zip(ids, due, payloads, strict=True)), step)
+    pushed = set(pushed_ms(batch, now))
+    if uniform and len(pushed) == 1 and not len(batch.column("headers").items):
+        rows = list(zip(ids, due, payloads, strict=True))
+        return _InsertRows("?1, ?, ?, 0, 'json', NULL, ?", ids, rows, step, tuple(pushed))
     headers = [orjson.dumps(one).decode() if one else None for one in header_dicts(batch)]
-    columns = ids, due, tries.to_pylist(), kinds.to_pylist(), headers, payloads
-    return _InsertRows("?, ?, ?, ?, ?, ?", list(zip(*columns, strict=True)), step)
+    columns = pushed_ms(batch, now), ids, due, tries.to_pylist(), kinds.to_pylist(), headers, payloads
+    return _InsertRows("?, ?, ?, ?, ?, ?, ?", ids, list(zip(*columns, strict=True)), step, ())
 
 
 def _insert(
@@ -900,18 +913,18 @@ def _insert(
     are free.
     """
     queue_id = _ensure_queue(db, queue)
-    insert = "INSERT INTO message (rowid, queue, lease, rows, id, mature, tries, kind, headers, payload) VALUES"
+    columns = "rowid, queue, lease, rows, pushed, id, mature, tries, kind, headers, payload"
     at = inserted = 0
     while left := len(new_rows.parameters) - at:
         size = 1 if places else new_rows.rows_per_statement
         size = min(size, 2 ** (left.bit_length() - 1))  # few statements are prepared
-        some = new_rows.parameters[at : at + size]
-        weight = rows_of(some[0][0])
+        some, weight = new_rows.parameters[at : at + size], rows_of(new_rows.ids[at])
         place = str(places[at]) if places else next_place(weight)
         at += size
         values = f"({place}, {queue_id}, {'NULL' if lease is None else lease}, {weight}, {new_rows.placeholders})"
-        statement = f"{insert} {', '.join([values] * len(some))} ON CONFLICT DO NOTHING"
-        inserted += weight * db.execute(statement, list(itertools.chain.from_iterable(some))).rowcount
+        statement = f"INSERT INTO message ({columns}) VALUES {', '.join([values] * len(some))} ON CONFLICT DO NOTHING"
+        parameters = [*new_rows.shared, *itertools.chain.from_iterable(some)]
+        inserted += weight * db.execute(statement, parameters).rowcount
     return inserted
 
 

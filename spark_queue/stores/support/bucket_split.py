@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from spark_queue.errors import MessageError
 from spark_queue.messages.buckets import Buckets, Record, build_bucket, is_bucket, rows_of
 from spark_queue.messages.columns import columns_by_name, milliseconds
-from spark_queue.messages.schema import PUSHES
+from spark_queue.messages.schema import WRITTEN
 from spark_queue.stores.support.damaged import Records, open_buckets, slice_records
 from spark_queue.stores.support.record_store import RecordStore
 
@@ -104,7 +104,7 @@ def unpack(store: RecordStore, queue: str, tag: str) -> None:
     for record, found in list(_buckets(store, queue, tag)):
         if not found.damaged:
             singles = pa.RecordBatch.from_pydict(
-                columns_by_name(found.batch) | {"delay": pa.nulls(found.batch.num_rows, pa.int64())}, schema=PUSHES
+                columns_by_name(found.batch) | {"delay": pa.nulls(found.batch.num_rows, pa.int64())}, schema=WRITTEN
             )
             with suppress(MessageError):
                 store._attempt(store._replace_records, queue, tag, [record], singles)

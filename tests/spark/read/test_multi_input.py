@@ -36,7 +36,7 @@ def test_there_is_a_struct_for_each_input():
     assert schema.names == ["order", "price", "delivery_hash"]
     order, price = schema["order"].dataType, schema["price"].dataType
     assert isinstance(order, StructType) and isinstance(price, StructType)
-    assert order.names == ["id", "queue", "payload", "headers", "mature", "tries"]
+    assert order.names == ["id", "queue", "payload", "headers", "mature", "tries", "pushed"]
     assert price["payload"].dataType.simpleString() == "binary"
     check_read_schema(schema, parse(payloadFormat="binary"))
 

@@ -148,7 +148,7 @@ def cuts(monkeypatch, redis_url):
 # --- the layout of keuss --------------------------------------------------------------------------
 
 
-def test_a_push_writes_what_keuss_would_write(store, raw, queue):
+def test_a_push_writes_what_keuss_would_write_and_when_it_was(store, raw, queue):
     moment = 1_700_000_000_123
     due = datetime.fromtimestamp(1_700_000_000, UTC).replace(microsecond=123_000)
     store.push(
@@ -166,11 +166,15 @@ def test_a_push_writes_what_keuss_would_write(store, raw, queue):
             schema=PUSHES,
         ),
     )  # fmt: skip
-    tail = b',"tries":2,"hdrs":{},"mature":1700000000123'
-    assert documents(raw, queue) == {
+    found = documents(raw, queue)
+    pushed = b"%d" % json.loads(found["j"])["pushed"]
+    tail = b',"tries":2,"hdrs":{},"mature":1700000000123,"pushed":' + pushed
+    assert found == {
         "j": b'{"_id":"j","payload":{"n":12345678901234567890,"f":1.0, "l":[]}' + tail + b"}",
         "t": '{"_id":"t","payload":"a \\"text\\" ü\\n"'.encode()
-        + ',"tries":2,"hdrs":{"h":"v\\"","ü":""},"mature":1700000000123}'.encode(),
+        + ',"tries":2,"hdrs":{"h":"v\\"","ü":""},"mature":1700000000123,"pushed":'.encode()
+        + pushed
+        + b"}",
         "b": b'{"_id":"b","payload":"AP8="' + tail + b',"type":"buffer"}',
         'q"': b'{"_id":"q\\"","payload":null' + tail + b"}",
     }

@@ -6,7 +6,8 @@
 --   the message. It is the due time, or the end of the lease. Redis sorts messages of one score by
 --   id, so a message whose id does not put it after those before it is a PART of a ms later.
 -- * KEYS[2] `keuss:q:ordered_queue:hash:<q>`, hash: id -> the document,
---   `{"_id","payload","tries","hdrs","mature"[,"type":"buffer"][,"reserved":bool]}`.
+--   `{"_id","payload","tries","hdrs","mature"[,"pushed"][,"type":"buffer"][,"reserved":bool]}`.
+--   `pushed` is ours.
 --
 -- Our own keys:
 -- * KEYS[3] `spark_queue:<q>:held`, zset: run -> 0. A run is `tag NUL due NUL id {NUL id}`:
@@ -448,6 +449,11 @@ end
 -- The fields after the payload, as we write them.
 local TAIL = ',"tries":(%d+),"hdrs":({.*}),"mature":(%d+)([^{}]*})$'
 
+-- Return the end of a document, after `mature`, without the field `pushed`.
+local function end_of(tail)
+  return string.match(tail, '^,"pushed":%d+(.*)$') or tail
+end
+
 -- Find the fields after the payload of a long document. Return where the payload ends, tries,
 -- headers, due time, and the rest. A pattern for the whole text would walk through all of it, and copy it.
 local function find_tail(document)
@@ -481,7 +487,7 @@ local function parse_document(document)
   end
   if
     head
-    and (tail == '}' or tail == ',"type":"buffer"}')
+    and (end_of(tail) == '}' or end_of(tail) == ',"type":"buffer"}')
     -- no JSON value ends like this: these are fields between payload and tries
     and not (find(last, ':true$', -5) or find(last, ':false$', -6) or find(last, ',"type":"buffer"$', -16))
     and (headers == '{}' or pcall(cjson.decode, headers))
