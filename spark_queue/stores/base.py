@@ -578,7 +578,9 @@ class Store(ABC):
         check_tag(tag)
         check_outcome(outcome)
         check_duration("history", history)
-        done = self._apply_by_ids(queue, tag, ids, lambda some: self._commit(queue, tag, some, history, outcome))
+        done = self._apply_by_ids(
+            queue, tag, ids, lambda some: self._commit(queue, tag, some, history, outcome), in_place=False
+        )
         self._counters.add(queue, commit=done)
         return done
 
@@ -686,16 +688,24 @@ class Store(ABC):
         """Return how many messages were settled, and how many handed out. Buckets may be left."""
 
     def _apply_by_ids(
-        self, queue: str, tag: str | None, ids: Sequence[str] | None, act: Callable[[Sequence[str] | None], int]
+        self,
+        queue: str,
+        tag: str | None,
+        ids: Sequence[str] | None,
+        act: Callable[[Sequence[str] | None], int],
+        *,
+        in_place: bool = True,
     ) -> int:
         """Apply `act` to records of these ids (`None`: all), then to messages in buckets.
 
-        They are those of the tag, or with `None` those that are not reserved.
+        They are those of the tag, or with `None` those that are not reserved. `in_place`: as in
+        `isolate`.
         """
         ids = possible_ids(ids)
         done = self._attempt(act, ids)
-        if ids is not None and done < len(set(ids)) and (isolated := isolate(self, queue, tag, ids)):
-            done += self._attempt(act, isolated)
+        if ids is not None and done < len(set(ids)):
+            isolated = isolate(self, queue, tag, ids, in_place=in_place)
+            done += self._attempt(act, isolated) if isolated else 0
         return done
 
     @abstractmethod
@@ -758,7 +768,7 @@ class Store(ABC):
         if ids is not None:
             wanted.append(len(set(ids)))
         if wanted and moved < min(wanted):
-            isolated = isolate(self, queue, tag, ids, limit=min(wanted) - moved, min_tries=min_tries)
+            isolated = isolate(self, queue, tag, ids, in_place=True, limit=min(wanted) - moved, min_tries=min_tries)
             if isolated:
                 moved += self._attempt(self._move, queue, to, Selection(tag, isolated, None, min_tries), dead_letter)
                 self._notify(to)
@@ -1318,7 +1328,7 @@ class Store(ABC):
 
         Messages under a lease that has not ended stay, and so does the history. Atomic as `commit`.
         """
-        return self._apply_by_ids(queue, None, ids, lambda some: self._purge(queue, some))
+        return self._apply_by_ids(queue, None, ids, lambda some: self._purge(queue, some), in_place=False)
 
     @abstractmethod
     def _purge(self, queue: str, ids: Sequence[str] | None) -> int: ...

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from spark_queue.messages.message import pushes
 from spark_queue.stores.base import Store
-from spark_queue.stores.conformance.helpers import payloads_of
+from spark_queue.stores.conformance.helpers import ids_of, payloads_of
 from spark_queue.stores.conformance.waiting import end_lease, wait_until
 from spark_queue.stores.types import DeadLetterInfo
 
@@ -87,6 +87,16 @@ class OrderContract:
             assert store.reserve(queue, "c/4", 8)
             store.rollback(queue, "c/4", delay=None)
         assert drain(store, queue) == list(range(20))
+
+    def test_some_messages_that_are_put_back_keep_their_place(self, store: Store, queue: str) -> None:
+        if "order" in store.unsupported:
+            pytest.skip("this layout puts messages back at the front of the list")
+        store.push(queue, pushes(list(range(12)), ids=own_ids(12), mature=LONG_AGO))
+        assert sum(store.reserve(queue, "c/1", 12)) == 12
+        held = ids_of(store.fetch(queue, "c/1/0"))
+        store.rollback(queue, "c/1", [held[n] for n in (1, 4, 5, 8, 9)], delay=None)
+        store.rollback(queue, "c/1", delay=None)
+        assert drain(store, queue) == list(range(12))
 
     def test_what_moves_keeps_its_order(self, store: Store, queue: str) -> None:
         other, dead = f"{queue}.other", f"{queue}.dead"

@@ -141,9 +141,9 @@ class Marks:
         """Let the next check of each collection read its mark. When each was read stays known."""
         self._expired = time.monotonic()
 
-    def forget(self, name: str) -> None:
-        """Forget a collection that was dropped."""
-        self._cache.pop(name, None)
+    def note_drop(self, name: str) -> None:
+        """Remember that a collection was dropped: if it is there again, its mark may be late."""
+        self._put(name, Mark.ABSENT, time.monotonic())
         self._inserted.pop(name, None)
         self._outdated.pop(name, None)
 

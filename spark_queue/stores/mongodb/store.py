@@ -1229,7 +1229,7 @@ class MongoStore(SignallingStore):
         self.check_queue(queue)
         if self._marks.read(queue, queue) is not Mark.ABSENT:
             self._database()[queue].drop()
-        self._marks.forget(queue)
+        self._marks.note_drop(queue)
 
 
 def _order_of(document: Document) -> tuple[Any, ...]:

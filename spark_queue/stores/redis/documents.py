@@ -59,6 +59,8 @@ LARGEST_DOCUMENT = (512 << 20) - 4096  #: bytes: it must fit into one argument (
 
 HistoryFields = tuple[int, str | None, str]  #: when a message was processed (ms), by which consumer, and its outcome
 
+_Row = tuple[int, bytes]  #: when a message is due (ms) and its id
+
 #: The part of a document after the payload, as it was pushed.
 DOCUMENT_TAIL = re.compile(
     rb',"tries":(\d+),"hdrs":(\{.*\}),"mature":\d+(?:,"pushed":(\d{1,15}))?(,"type":"buffer")?\}', re.DOTALL
@@ -199,17 +201,17 @@ def as_records(
     queue: str, rows: Sequence[DueId], documents: Sequence[bytes], history: Sequence[HistoryFields] | None = None
 ) -> Records:
     """Return the messages of documents. `history`: how each was processed, for the history view."""
-    rows = [(int(due), id) for due, id in rows]
+    whole = [(int(due), id) for due, id in rows]
     try:
-        batch = _read_batch(queue, rows, documents)
+        batch = _read_batch(queue, whole, documents)
         return Records(batch if history is None else with_history(batch, *zip(*history, strict=True)))
     except READ_ERRORS:
         entries: Sequence[HistoryFields | None] = history or [None] * len(rows)
-        records = list(zip(rows, documents, entries, strict=True))
+        records = list(zip(whole, documents, entries, strict=True))
         return read_each(queue, records, lambda one: _read_row(*one), lambda one: _raw_row(*one))
 
 
-def _read_batch(queue: str, rows: Sequence[DueId], documents: Sequence[bytes]) -> pa.RecordBatch:
+def _read_batch(queue: str, rows: Sequence[_Row], documents: Sequence[bytes]) -> pa.RecordBatch:
     """Read all documents, fast. Raises one of UNREADABLE if one of them cannot be read."""
     batch = _read_alike(queue, rows, documents) if len(rows) > SMALL_BATCH else None
     if batch is not None:
@@ -225,7 +227,7 @@ def _read_batch(queue: str, rows: Sequence[DueId], documents: Sequence[bytes]) -
     )
 
 
-def _read_row(row: DueId, document: bytes, history: HistoryFields | None) -> damaged.Row:
+def _read_row(row: _Row, document: bytes, history: HistoryFields | None) -> damaged.Row:
     """Read one document. Raises `Unreadable` with the reason."""
     due, id = row
     payload, kind, headers, tries, pushed = _cut_document(id, document, {}) or _parse_document(document)
@@ -233,7 +235,7 @@ def _read_row(row: DueId, document: bytes, history: HistoryFields | None) -> dam
     return damaged.Row(id.decode(), payload, kind, headers, parse_mature(due), parse_tries(tries), history, pushed)
 
 
-def _raw_row(row: DueId, document: bytes, history: HistoryFields | None) -> damaged.Row:
+def _raw_row(row: _Row, document: bytes, history: HistoryFields | None) -> damaged.Row:
     """Return the row for a document that cannot be read."""
     due, id = row
     pushed = None
@@ -243,7 +245,7 @@ def _raw_row(row: DueId, document: bytes, history: HistoryFields | None) -> dama
     return damaged.Row(id_of(id), *text_or_bytes(document), None, mature, 0, history, pushed)
 
 
-def _read_alike(queue: str, rows: Sequence[DueId], documents: Sequence[bytes]) -> pa.RecordBatch | None:
+def _read_alike(queue: str, rows: Sequence[_Row], documents: Sequence[bytes]) -> pa.RecordBatch | None:
     """Read documents by whole columns, if they are alike; else return `None`.
 
     Alike documents have exactly the form of a push, and objects or lists as payloads. Their ids

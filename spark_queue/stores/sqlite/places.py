@@ -19,7 +19,7 @@ from spark_queue.messages.buckets import rows_of
 
 
 def next_place(rows: int) -> str:
-    """Return SQL for the place of a new record that holds so many messages."""
+    """Return SQL for the place of a new record with this number of messages."""
     return "NULL" if rows == 1 else f"(SELECT coalesce(max(rowid), 0) FROM message) + {rows}"
 
 

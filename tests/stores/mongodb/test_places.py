@@ -16,6 +16,7 @@ from spark_queue.stores.mongodb import store as mongodb_store
 from spark_queue.stores.mongodb.documents import INDEXES, OLD_INDEXES
 from spark_queue.stores.mongodb.keys import key_of
 from spark_queue.stores.mongodb.places import Places
+from spark_queue.stores.mongodb.store import MongoStore
 
 PAST = datetime(2020, 1, 1, tzinfo=UTC)
 OLD_NAMES = {one.document["name"] for one in OLD_INDEXES}
@@ -57,7 +58,7 @@ def test_a_queue_of_the_version_before_is_taken_over(mongodb_url, collection):
 
 
 def test_a_client_of_the_version_before_may_go_on_beside(mongodb_url, collection):
-    with open_store(mongodb_url) as store, open_store(mongodb_url) as later:
+    with MongoStore(mongodb_url) as store, MongoStore(mongodb_url) as later:
         store.push(collection.name, pushes([0, 1, 2], ids=["c", "b", "a"]))
         collection.create_indexes(list(OLD_INDEXES))  # as that client does when it misses its indexes
         insert_old(collection, ["x"], 9)

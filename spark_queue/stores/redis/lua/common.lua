@@ -4,7 +4,7 @@
 -- keuss' own keys (`redis-oq`), so that its programs can share the queue:
 -- * KEYS[1] `keuss:q:ordered_queue:index:<q>`, zset: id -> time (ms) from which a client may take
 --   the message. It is the due time, or the end of the lease. Redis sorts messages of one score by
---   id, so a message whose id does not put it after those before it is a PART of a ms later.
+--   id. So a message is a PART of a ms later if its id does not put it after those before it.
 -- * KEYS[2] `keuss:q:ordered_queue:hash:<q>`, hash: id -> the document,
 --   `{"_id","payload","tries","hdrs","mature"[,"pushed"][,"type":"buffer"][,"reserved":bool]}`.
 --   `pushed` is ours.
@@ -199,12 +199,12 @@ local function count_extra_messages(latest)
   return rows
 end
 
--- Return a time (ms) with parts of a ms as a score.
+-- Return a time (ms), which may have parts, as a score.
 local function score_text(moment)
   return format('%.17g', moment)
 end
 
--- Return the highest score that is due by a time (ms), for a range of the index.
+-- Return the end of a range of the index: the scores that are due by a time (ms).
 local function due_by(moment)
   return '(' .. digits(moment + 1)
 end
@@ -246,7 +246,7 @@ end
 
 -- --- messages in ---------------------------------------------------------------------------------------------------
 
--- Return where the scores of a group end that begins in rows[first]. In a group, each score is that
+-- Return where the last score of a group is that begins in rows[first]. Each score of a group is that
 -- of the row before, or one part more. `last`: where the last score of all rows is.
 local function group_end(rows, first, last)
   local i, text = first, rows[first]
