@@ -20,7 +20,7 @@ from spark_queue.stores.types import DeadLetterInfo
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
 #: What a push is given: ids (`None`: generated), and when they are due (`None`: now).
-PUSHES = st.lists(
+PUSH_PLANS = st.lists(
     st.tuples(
         st.none() | st.lists(st.text("0123459af-ü", min_size=1, max_size=5), min_size=1, max_size=9, unique=True),
         st.booleans(),
@@ -58,7 +58,7 @@ class OrderContract:
         assert first + drain(store, queue) == list(range(40))
 
     def test_pushes_come_in_the_order_of_their_acknowledgement(self, store: Store, peer: Store, queue: str) -> None:
-        @given(made=PUSHES, limit=st.integers(1, 12))
+        @given(made=PUSH_PLANS, limit=st.integers(1, 12))
         @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
         def check(made: list[tuple[list[str] | None, bool]], limit: int) -> None:
             expected: list[str] = []

@@ -221,8 +221,8 @@ local function is_before(one, other)
   return #one < #other
 end
 
--- Return the first score (ms with parts), from `moment` on, that puts an id after all messages of
--- the index that are in the same ms.
+-- Return the first score (ms with parts) from `moment` on that puts an id after all messages of its
+-- ms in the index.
 local function next_score(index, moment, id)
   while true do
     local ms = floor(moment)
