@@ -195,13 +195,21 @@ lists.claim = function(tag, limit, latest, now, fits)
   return ids, dues, more, full
 end
 
--- Move up to CHUNK messages from the list to the index, where scripts can select them. Return
--- whether there may be more.
+-- Move up to CHUNK messages from the list to the index, where scripts can select them. Those of the
+-- same due time keep their order. Return whether there may be more.
 lists.fill = function()
   local ids, found, dues = pop_messages(CHUNK, NEVER, now_ms())
-  local index, hash = {}, {}
+  local index, hash, last_ids, last_scores = {}, {}, {}, {}
   for i, id in ipairs(ids) do
-    index[2 * i - 1], index[2 * i] = digits(dues[i]), id
+    local due = tonumber(dues[i])
+    local last, score = last_ids[due], last_scores[due]
+    if not last then
+      score = next_score(INDEX, due, id)
+    elseif not is_before(last, id) then
+      score = score + 1 / PARTS
+    end
+    last_ids[due], last_scores[due] = id, score
+    index[2 * i - 1], index[2 * i] = score_text(score), id
     hash[2 * i - 1], hash[2 * i] = id, found[i]
   end
   call_many('HSET', HASH, hash)
