@@ -79,7 +79,9 @@ def test_what_goes_in_comes_out_and_each_bucket_is_what_its_id_says(rows, size, 
         inside = opened(made.slice(row, 1))
         assert is_bucket(name)
         assert rows_of(name) == len(inside) <= size
-        assert [one.id for one in inside] == sorted(one.id for one in inside)
+        assert [one.id for one in inside] == sorted((one.id for one in inside), key=ids.index), (
+            "in the order of the rows"
+        )
         assert len({(one.mature, one.tries) for one in inside}) == 1
 
 
