@@ -111,7 +111,7 @@ class Program:
             most -= 1
             self.run()
         with Queue(self.url, "out") as queue:
-            assert sorted(one.payload["n"] for one in queue.peek()) == list(range(100)), "each comes once"
+            assert sorted(one.payload["n"] for one in queue.peek(200)) == list(range(100)), "each comes once"
         with open_store(self.url) as store:
             assert store.sizes("q").ready == 0
 

@@ -72,7 +72,7 @@ def filtered(batch, number):
 
 
 def shuffled(batch, number):
-    save(batch.repartition(3).dropDuplicates(["payload"]).join(batch.limit(0).select("id"), "id"))
+    save(batch.repartition(3).dropDuplicates(["payload"]).join(batch.select("id"), "id"))
 
 
 def same(stream):
