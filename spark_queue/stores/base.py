@@ -70,6 +70,7 @@ from spark_queue.messages.schema import HISTORY, HISTORY_FIELDS, MESSAGES
 from spark_queue.messages.times import MAX_TIME_MS
 from spark_queue.options.masking import mask, scheme_of
 from spark_queue.options.queue_names import MAX_QUEUE_BYTES, dead_letter_queue, source_queue
+from spark_queue.stores.spans import WHOLE, Sample, Span, cut_spans, sample_size
 from spark_queue.stores.support.bucket_split import isolate, split_bucket
 from spark_queue.stores.support.budget import spend
 from spark_queue.stores.support.counters import Counters, Counts, Statistics
@@ -518,6 +519,17 @@ class Store(ABC):
     @abstractmethod
     def _record_sizes(self, queue: str, tag: str, limit: int) -> list[tuple[str, int]]:
         """Return the ids of the first `limit` records of one tag, and their bytes as stored."""
+
+    def last_due(self, queue: str, tag: str) -> int | None:
+        """Return when the last record of one tag was due (ms), `None` if it holds none.
+
+        Reads no payload.
+        """
+        check_tag(tag)
+        return self._attempt(self._last_due, queue, tag)
+
+    @abstractmethod
+    def _last_due(self, queue: str, tag: str) -> int | None: ...
 
     def held_ids(self, queue: str, tag: str) -> list[str]:
         """Return the ids of the messages of one tag. Raises `StoreError` as `fetch` does."""
@@ -1134,11 +1146,13 @@ class Store(ABC):
         view: View = "messages",
         rows: int = PAGE_ROWS,
         check_json: bool = True,
+        span: Span = WHOLE,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the messages of the queue that meet every condition, reserved ones too.
 
         The schema is MESSAGES, or HISTORY in that view. With a `limit` they are the first in order;
-        else they come in no particular order. No message is yielded twice. The history has a row
+        else they come in no particular order. No message is yielded twice. `span`, which excludes a
+        `limit`: one of `spans` of the same view. The history has a row
         for each time that an id was processed (SQLite), or for the last time only. `mature` of a
         reserved message is when it was due.
 
@@ -1155,7 +1169,7 @@ class Store(ABC):
 
         def scan(limit: int | None) -> Iterator[pa.RecordBatch]:
             nonlocal buckets
-            for page in self._peek(queue, where, limit, view, rows):
+            for page in self._peek(queue, where, limit, view, rows, span):
                 if page.batch.schema != schema:
                     page = page._replace(batch=page.batch.cast(schema))
                 for found in open_buckets(page):
@@ -1179,12 +1193,36 @@ class Store(ABC):
 
     @abstractmethod
     def _peek(
-        self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int
+        self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int, span: Span = WHOLE
     ) -> Iterator[Records]:
         """Yield records.
 
         A bucket meets each condition on `id` or `mature`: these are for its messages.
         """
+
+    def spans(
+        self, queue: str, parts: int, *, view: View = "messages", smallest: int = SMALLEST_PARTITION
+    ) -> list[Span]:
+        """Return up to `parts` spans, which together have all messages of the queue or its history.
+
+        They have about the same size. There is one for each `smallest` messages. A message stays in
+        its span until it leaves the queue. So if each span is peeked at another time, no message
+        comes twice, and each that was there all the time comes. Reads a few records for each span.
+        There is only one span if the queue has buckets, between which messages move, or if the
+        layout has no order that stays. Raises `OptionError` for an invalid queue.
+        """
+        self.check_queue(queue)
+        if parts < 2:
+            return [WHOLE]
+        sample = self._attempt(self._sample, queue, view, sample_size(parts))
+        return cut_spans(sample, parts, smallest)
+
+    def _sample(self, queue: str, view: View, size: int) -> Sample:
+        """Return about `size` places of records, spread evenly; all of them if there are fewer.
+
+        The empty sample means that the records cannot be cut.
+        """
+        return Sample()
 
     @abstractmethod
     def _buckets(self, queue: str, id: str | None) -> Iterator[Records]:
@@ -1457,13 +1495,17 @@ def set_layout(store: Store, queue: str, layout: Buckets | None) -> None:
     store.register(queue)
 
 
-def rejected_rows_error(queue: str, batch: pa.RecordBatch, wrong: Mapping[int, str]) -> MessageError:
-    """Return an error that names the first of the wrong rows by its id, and counts the others."""
+def rejected_rows_error(queue: str | None, batch: pa.RecordBatch, wrong: Mapping[int, str]) -> MessageError:
+    """Return an error that names the first of the wrong rows by its id, and counts the others.
+
+    `queue`: `None` if the rows name none.
+    """
     row, rule = next(iter(wrong.items()))
     rest = f" (and {plural(len(wrong) - 1, 'more row')})" if len(wrong) > 1 else ""
     id = replace_invalid_utf8(batch.slice(row, 1)).column("id")[0].as_py()
+    place = "" if queue is None else f"queue {queue!r}, "
     return MessageError(
-        f"queue {queue!r}, row with id {id!r}: {rule}{rest}; nothing of this batch was pushed",
+        f"{place}row with id {id!r}: {rule}{rest}; nothing of this batch was pushed",
         rows=wrong,
         queue=queue,
     )

@@ -60,6 +60,7 @@ from spark_queue.stores.mongodb.forms import Form, bucket_form
 from spark_queue.stores.mongodb.keys import id_of, key_of
 from spark_queue.stores.mongodb.oversize import fit_bucket
 from spark_queue.stores.mongodb.store import MongoStore
+from spark_queue.stores.spans import WHOLE, Span
 from spark_queue.stores.support.damaged import READ_ERRORS, Records, Unreadable, describe_value, require
 from spark_queue.stores.types import Condition, DeadLetterInfo, View
 
@@ -155,9 +156,9 @@ class BucketStore(MongoStore):
         return True
 
     def _peek(
-        self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int
+        self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int, span: Span = WHOLE
     ) -> Iterator[Records]:
-        return super()._peek(queue, (), limit, view, rows)  # `Store.peek` filters opened buckets
+        return super()._peek(queue, (), limit, view, rows, span)  # `Store.peek` filters opened buckets
 
 
 def _to_entries(rows: pa.RecordBatch) -> list[Document]:

@@ -138,10 +138,12 @@ from spark_queue.stores.mongodb.keys import filters_greater, find_other_texts, i
 from spark_queue.stores.mongodb.marks import HINTED_AGE, INSERT_AGE, Mark, Marks, is_missing_index
 from spark_queue.stores.mongodb.oversize import MAX_LETTER_BYTES, fit_letter, fits
 from spark_queue.stores.mongodb.places import PLACES, inherit_places
+from spark_queue.stores.mongodb.sampling import sample_keys
 from spark_queue.stores.mongodb.signals import MongoSubscription
 from spark_queue.stores.mongodb.stages import INTERRUPTED, OWN_PREFIX, STAGED, Stages
 from spark_queue.stores.services.listener import Subscription
 from spark_queue.stores.services.signals import SignallingStore
+from spark_queue.stores.spans import WHOLE, Sample, Span
 from spark_queue.stores.support.budget import current_budget, spend
 from spark_queue.stores.support.counters import Counts, Statistics
 from spark_queue.stores.support.damaged import EMPTY_PAGE, MAX_NEVER_DUE, Records
@@ -797,6 +799,14 @@ class MongoStore(SignallingStore):
         cursor = collection.find({**FENCED, "_tag": tag}, fields, limit=limit, batch_size=limit, **by)
         return [(self._id_of(one), one["bytes"]) for one in cursor.sort(HELD_ORDER)]
 
+    def _last_due(self, queue: str, tag: str) -> int | None:
+        collection = self._queue_view(queue)
+        query, by = {**FENCED, "_tag": tag, "_mature": {"$type": "date"}}, self._hint(collection, HELD_INDEX)
+        cursor = collection.find(query, {"_mature": 1}, limit=1, **by)
+        for one in cursor.sort([("_mature", -1), ("_id", -1)]):
+            return int(one["_mature"])
+        return None
+
     def _renew(self, queue: str, tag: str, lease: int | None) -> int:
         collection = self._queue_view(queue)
         until = lease_end(self._now(), lease)
@@ -1139,7 +1149,7 @@ class MongoStore(SignallingStore):
         return None
 
     def _peek(
-        self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int
+        self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int, span: Span = WHOLE
     ) -> Iterator[Records]:
         states = (FREE, HELD_BY_US, HELD_BY_OTHERS) if view == "messages" else (history_state(self.now()),)
         ids = [id_filter(one) for one in where if one.column == "id"]  # the same in every state
@@ -1154,7 +1164,17 @@ class MongoStore(SignallingStore):
         # In the order of `_id`, which never changes: no message is returned twice. In pages, since
         # the caller may be slow.
         query = {"$and": [{"$or": [state.query_with(where) for state in states]}, *ids]}
-        yield from self._read_pages(lambda after: self._page_by_id(queue, query, after, rows))
+        yield from self._read_pages(lambda after: self._page_by_id(queue, query, after, rows, span))
+
+    def _sample(self, queue: str, view: View, size: int) -> Sample:
+        collection = self._queue_view(queue)
+        if view == "messages" and self._has_buckets(collection):
+            living = {"processed": None, self._rows_field: {"$exists": True}}
+            if collection.find_one(living, {"_id": 1}, **self._hint(collection, BUCKETS_INDEX)) is not None:
+                return Sample()
+        query = history_state(self._now()).query if view == "history" else {"processed": None}
+        by = self._hint(collection, READY_INDEX)
+        return sample_keys(collection, self._collection(queue), {**self._queue_fields(queue), **query}, size, **by)
 
     def _first_in_state(
         self, queue: str, state: DocumentState, where: Sequence[Condition], ids: list[Filter], limit: int
@@ -1168,15 +1188,21 @@ class MongoStore(SignallingStore):
         query = {"$and": [state.query_with(where), *ids]}
         return list(spend_documents(collection.find(query, limit=limit, **by).sort(state.order)))
 
-    def _page_by_id(self, queue: str, query: Filter, after: DocumentPlace | None, rows: int) -> Records:
-        """Return up to `rows` records in the order of `_id`, that follow `after`.
+    def _page_by_id(
+        self, queue: str, query: Filter, after: DocumentPlace | None, rows: int, span: Span = WHOLE
+    ) -> Records:
+        """Return up to `rows` records of a span in the order of `_id`, that follow `after`.
 
         The page ends early at PAGE_BYTES. Raises `OptionError` if the name of the queue is not
         allowed.
         """
         if after is not None:
             query = {"$and": [query, {"$or": filters_greater("_id", after.key)}]}
-        cursor = self._queue_view(queue).find(query, limit=rows, batch_size=rows, **ID_HINT)
+        # Bounds of the index hold for keys of all types; those of a filter, for one type only.
+        ends: Document = {} if span.high is None else {"max": {"_id": span.high}}
+        if span.low is not None:
+            ends["min"] = {"_id": span.low if after is None else after.key}
+        cursor = self._queue_view(queue).find(query, limit=rows, batch_size=rows, **ID_HINT, **ends)
         return self._read_page(queue, cursor.sort("_id", 1), rows, "_id")
 
     def _buckets(self, queue: str, id: str | None) -> Iterator[Records]:

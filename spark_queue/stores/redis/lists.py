@@ -47,6 +47,7 @@ from spark_queue.stores.base import PAGE_ROWS, rejected_rows_error
 from spark_queue.stores.redis.documents import as_records
 from spark_queue.stores.redis.keys import DueId, key_prefix
 from spark_queue.stores.redis.store import SCRIPT_CHUNK, RedisStore, load_scripts
+from spark_queue.stores.spans import WHOLE, Sample, Span
 from spark_queue.stores.support.damaged import Records, filter_records, first_records, id_of
 from spark_queue.stores.types import Condition, DeadLetterInfo, LayoutFeature, Selection, View
 
@@ -105,11 +106,15 @@ class ListStore(RedisStore):
 
     # --- reading ----------------------------------------------------------------------------------
 
+    def _sample(self, queue: str, view: View, size: int) -> Sample:
+        # Messages move within the list, and those of keuss have no ids.
+        return super()._sample(queue, view, size) if view == "history" else Sample()
+
     def _peek(
-        self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int
+        self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int, span: Span = WHOLE
     ) -> Iterator[Records]:
         if view == "history" or limit == 0:
-            yield from super()._peek(queue, where, limit, view, rows)
+            yield from super()._peek(queue, where, limit, view, rows, span)
             return
         free, held, waiting = self._attempt(self._snapshot, queue)
         indexed = self._document_pages(queue, "messages", sorted(free + held), rows)

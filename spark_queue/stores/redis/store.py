@@ -74,6 +74,7 @@ from spark_queue.stores.redis.signals import RedisSubscription
 from spark_queue.stores.services import eviction
 from spark_queue.stores.services.listener import Subscription
 from spark_queue.stores.services.signals import SignallingStore
+from spark_queue.stores.spans import WHOLE, Sample, Span
 from spark_queue.stores.support.budget import current_budget, spend
 from spark_queue.stores.support.counters import Counts, Statistics
 from spark_queue.stores.support.damaged import EMPTY_PAGE, Records, filter_records, first_records, id_of
@@ -426,6 +427,12 @@ class RedisStore(SignallingStore):
             some = ids[at : at + SCRIPT_CHUNK]
             found += zip(map(id_of, some), self._run("bytes", queue, *some), strict=True)
         return found
+
+    def _last_due(self, queue: str, tag: str) -> int | None:
+        with self._connection() as client:
+            for run in client.zrevrangebylex(self._keys(queue).held, f"({tag}\1", f"[{tag}\0", 0, 1):
+                return due_and_id(run)[0]
+        return None
 
     def _renew(self, queue: str, tag: str, lease: int | None) -> int:
         tags = [one for one, _ in self._lease_ends(queue, tag)]
@@ -785,17 +792,17 @@ class RedisStore(SignallingStore):
         return _score_ms(first[0][1]) - _time_ms(now)
 
     def _peek(
-        self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int
+        self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int, span: Span = WHOLE
     ) -> Iterator[Records]:
         if limit == 0:
             return
         if view == "history":
-            yield from self._peek_history(queue, where, limit, rows)
+            yield from self._peek_history(queue, where, limit, rows, span)
             return
         ids = _ids_in_conditions(where)
         if ids is not None:
             ids |= set(self._attempt(self._bucket_ids, queue))
-        free, held, _ = self._attempt(self._snapshot, queue, ids, None if where else limit)
+        free, held, _ = self._attempt(self._snapshot, queue, ids, None if where else limit, span)
         found = [
             (due, id)
             for due, id in free + held
@@ -816,10 +823,10 @@ class RedisStore(SignallingStore):
                 return
 
     def _peek_history(
-        self, queue: str, where: Sequence[Condition], limit: int | None, rows: int
+        self, queue: str, where: Sequence[Condition], limit: int | None, rows: int, span: Span
     ) -> Iterator[Records]:
         def pages() -> Iterator[Records]:
-            kept = self._attempt(self._history_ids, queue)
+            kept = [id for id in self._attempt(self._history_ids, queue) if _is_within(id, span)]
             ids = _ids_in_conditions(where)
             found = [(0, id) for id in kept if ids is None or id in ids or id.startswith(BUCKET_ID_PREFIX)]
             for part, entries in self._document_pages(queue, "history", found, rows):
@@ -828,6 +835,14 @@ class RedisStore(SignallingStore):
                 yield filter_records(as_records(queue, named, documents, processed), where)
 
         yield from first_records(pages(), HISTORY, limit, rows)
+
+    def _sample(self, queue: str, view: View, size: int) -> Sample:
+        keys = self._keys(queue)
+        key = keys.processed if view == "history" else keys.moments
+        with self._connection() as client:
+            if view == "messages" and client.zcard(keys.buckets):
+                return Sample()
+            return Sample(sorted(client.zrandmember(key, size)), client.zcard(key))
 
     def _buckets(self, queue: str, id: str | None) -> Iterator[Records]:
         ids = self._attempt(self._bucket_ids, queue) if id is None else [id.encode()]
@@ -852,11 +867,11 @@ class RedisStore(SignallingStore):
             return found
 
     def _snapshot(
-        self, queue: str, ids: Iterable[bytes] | None = None, first: int | None = None
+        self, queue: str, ids: Iterable[bytes] | None = None, first: int | None = None, span: Span = WHOLE
     ) -> tuple[list[DueId], list[DueId], list[list[bytes]]]:
         """Return the free messages, the held ones, and the lists of messages, at one moment.
 
-        Return all messages of the queue, or those of `ids`, or enough to contain the `first` in
+        Return all messages of a span, or those of `ids` in it, or enough to contain the `first` in
         order. They are unordered. Each has its due time (ms), even if it is held. Raises
         `StoreError`.
         """
@@ -886,7 +901,10 @@ class RedisStore(SignallingStore):
                     if not whole:
                         raise
             pairs = answers if wanted is None else zip(wanted, answers, strict=True)
-            scores = {id: score for id, score in pairs if score is not None}
+            low, high = span.low or b"", span.high
+            scores = {
+                id: score for id, score in pairs if score is not None and id >= low and (high is None or id < high)
+            }
             lease_ends: dict[bytes, set[float]] = {}
             for name, end in leases:
                 lease_ends.setdefault(name.rstrip(b"\0"), set()).add(end)
@@ -1099,6 +1117,10 @@ def _to_note(value: bytes | None, version: bytes | None, written: bytes | None) 
 def _escape_pattern(text: str) -> str:
     """Return a pattern of SCAN that matches only this text."""
     return re.sub(r"[]\\*?[]", r"\\\g<0>", text)
+
+
+def _is_within(id: bytes, span: Span) -> bool:
+    return (span.low is None or id >= span.low) and (span.high is None or id < span.high)
 
 
 def _meets(where: Sequence[Condition], column: str, value: int | str) -> bool:

@@ -34,6 +34,7 @@ from spark_queue.messages.schema import BUCKET_PREFIX, PUSHES, WRITTEN
 from spark_queue.messages.times import MAX_TIME_MS
 from spark_queue.options.masking import mask
 from spark_queue.stores.base import PAGE_ROWS, Store
+from spark_queue.stores.spans import WHOLE, Sample, Span
 from spark_queue.stores.sqlite.change_poll import ChangePoll
 from spark_queue.stores.sqlite.change_watch import ChangeWatch
 from spark_queue.stores.sqlite.counting import MESSAGES_OF_RECORD, count_matching, count_messages, extra_messages
@@ -42,6 +43,7 @@ from spark_queue.stores.sqlite.foreign import is_foreign
 from spark_queue.stores.sqlite.forks import sqlite_call
 from spark_queue.stores.sqlite.places import next_place, places_up_to
 from spark_queue.stores.sqlite.records import ADD_TRIES, SOUND_ROW, RowPlace, after_clause, ids_clause, read_records
+from spark_queue.stores.sqlite.sampling import sample_records, span_clause
 from spark_queue.stores.sqlite.shared_connection import SharedConnection
 from spark_queue.stores.support.budget import current_budget, spend
 from spark_queue.stores.support.counters import ACTS, Counts, Statistics
@@ -523,6 +525,13 @@ class SqliteStore(Store):
             select = f"SELECT {_BUCKET_ID}, {RECORD_BYTES} {held} ORDER BY mature, rowid LIMIT ?"
             return db.execute(select, (_queue_id(db, queue), tag, limit)).fetchall()
 
+    def _last_due(self, queue: str, tag: str) -> int | None:
+        with self._read_transaction() as db:
+            held = "FROM message WHERE lease = (SELECT id FROM lease WHERE queue = ? AND tag = ?)"
+            last = f"SELECT mature {held} AND typeof(mature) = 'integer' ORDER BY mature DESC LIMIT 1"
+            found = db.execute(last, (_queue_id(db, queue), tag)).fetchone()
+            return int(found[0]) if found else None
+
     def _renew(self, queue: str, tag: str, lease: int | None) -> int:
         with self._transaction() as db:
             leases = _lease_ids(db, queue, tag)
@@ -738,7 +747,7 @@ class SqliteStore(Store):
             return int(min(moments)) - _now(db) if moments else None
 
     def _peek(
-        self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int
+        self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int, span: Span = WHOLE
     ) -> Iterator[Records]:
         with self._translate_errors():
             # A connection of its own: its read transaction is the snapshot for a slow caller, too.
@@ -746,12 +755,20 @@ class SqliteStore(Store):
                 db = self._open()
                 db.is_snapshot = True
             try:
-                yield from db.pages(_read_snapshot(db, queue, where, limit, view, rows))
+                yield from db.pages(_read_snapshot(db, queue, where, limit, view, rows, span))
             except sqlite3.OperationalError:
                 spend()  # perhaps its time has ended
                 raise
             finally:
                 db.close()
+
+    def _sample(self, queue: str, view: View, size: int) -> Sample:
+        with self._read_transaction() as db:
+            queue_id = _queue_id(db, queue)
+            has_bucket = f"SELECT 1 FROM message WHERE queue = ? AND {_IS_BUCKET} LIMIT 1"
+            if view == "messages" and db.execute(has_bucket, (queue_id,)).fetchone():
+                return Sample()
+            return sample_records(db, queue_id, view, size)
 
     def _buckets(self, queue: str, id: str | None) -> Iterator[Records]:
         return self._read_pages(lambda after: self._bucket_page(queue, id, after))
@@ -1067,7 +1084,13 @@ def _read_page(
 
 
 def _read_snapshot(
-    db: sqlite3.Connection, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int
+    db: sqlite3.Connection,
+    queue: str,
+    where: Sequence[Condition],
+    limit: int | None,
+    view: View,
+    rows: int,
+    span: Span,
 ) -> Generator[Records]:
     """Yield the records that meet conditions, in pages, in a transaction that stays open."""
     _limit_time(db)
@@ -1077,6 +1100,9 @@ def _read_snapshot(
     if view == "history":
         clauses.append("until > ?")
         values.append(_now(db))
+    within, ends = span_clause(view, span)
+    clauses += within
+    values += ends
     for one in where:
         in_bucket = f" OR {_IS_BUCKET}" if one.column in PER_MESSAGE_COLUMNS else ""
         if one.column == "id" and one.op in ("=", "in"):

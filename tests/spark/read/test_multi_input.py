@@ -19,13 +19,12 @@ from spark_queue.spark.read.multi_input import MultiInputPlanner
 from spark_queue.spark.read.offsets import MultiInputOffset, input_offsets
 from spark_queue.spark.read.split import split_batch
 from spark_queue.spark.schema import (
-    PUSH_COLUMN_TYPES,
     batch_converter,
     batch_joiner,
     check_read_schema,
-    check_write_schema,
     read_schema,
 )
+from spark_queue.spark.write.columns import PUSH_COLUMN_TYPES, check_write_schema
 from tests.options.test_inputs import parse
 
 # --- columns --------------------------------------------------------------------------------------
