@@ -431,7 +431,7 @@ class RedisStore(SignallingStore):
     def _last_due(self, queue: str, tag: str) -> int | None:
         with self._connection() as client:
             for run in client.zrevrangebylex(self._keys(queue).held, f"({tag}\1", f"[{tag}\0", 0, 1):
-                return due_and_id(run)[0]
+                return int(due_and_id(run)[0])
         return None
 
     def _renew(self, queue: str, tag: str, lease: int | None) -> int:
