@@ -32,6 +32,7 @@ from .errors import QueueError as QueueError
 from .errors import SchemaError as SchemaError
 from .errors import StoreError as StoreError
 from .errors import StoreUnavailable as StoreUnavailable
+from .errors import UnreadError as UnreadError
 from .errors import UsageError as UsageError
 from .events import Events as Events
 from .graph.processor_function import Output as Output

@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Self
+from typing import Self
 
 import pyarrow as pa
 
@@ -33,13 +33,14 @@ from spark_queue.messages.payload import Json
 from spark_queue.messages.value_errors import error_for_rows
 from spark_queue.options.arguments import check_count, check_keywords, check_seconds
 from spark_queue.options.parsers import reserving_consumer_name
+from spark_queue.options.queue_names import check_dead_letter_queue
 from spark_queue.options.queue_names import dead_letter_queue as usual
 from spark_queue.stores import open_store
 from spark_queue.stores.base import Store, read_layout
-from spark_queue.stores.services.dead_letters import roll_back_or_dead_letter
+from spark_queue.stores.services.dead_letters import dead_letter_failed
 from spark_queue.stores.support.bucket_split import compact
 from spark_queue.stores.support.counters import Statistics
-from spark_queue.stores.types import Commit, DeadLetterInfo, Rollback, Sizes
+from spark_queue.stores.types import Commit, DeadLetterInfo, Rollback, Sizes, seen_tag
 
 #: Number of messages that an iteration reserves at once.
 PREFETCH = 100
@@ -100,6 +101,7 @@ class Queue:
         self.dead_name = dead_letter_queue or usual(queue)
         self.store.check_queue(queue)
         self.store.check_queue(self.dead_name)
+        check_dead_letter_queue(queue, dead_letter_queue, "dead_letter_queue")
         self.consumer = consumer or f"py-{uuid.uuid4().hex[:12]}"
         try:
             reserving_consumer_name(self.consumer)
@@ -249,7 +251,8 @@ class Queue:
         The lease of the others has ended: another consumer may process them again. Atomic for each
         message, and on SQLite for all together.
         """
-        return self._settle(done, Commit(history=self._history))
+        how = Commit(history=self._history)
+        return sum(self._settle(*held, how) for held in self._holdings.settle(one.id for one in done))
 
     @check_keywords
     def rollback(self, *failed: Message, delay: float = 0.0) -> int:
@@ -260,14 +263,16 @@ class Queue:
         each message.
         """
         check_seconds("delay", delay)
-        ms = round(delay * 1000)
-        last = [one for one in failed if self._max_tries is not None and one.tries + 1 >= self._max_tries]
-        ids = {one.id for one in last}
-        settled = self._settle([one for one in failed if one.id not in ids], Rollback(delay=ms))
-        retry: dict[str, Any] = {"max_tries": self._max_tries, "dead": self.dead_name, "history": self._history}
-        for tag, some, complete in self._holdings.settle(ids):
-            whole = None if complete else some
-            settled += sum(roll_back_or_dead_letter(self.store, self.name, tag, whole, delay=ms, **retry))
+        how, tries = Rollback(delay=round(delay * 1000)), {one.id: one.tries for one in failed}
+        settled = 0
+        for tag, ids, complete in self._holdings.settle(tries):
+            moved = dead_letter_failed(
+                self.store, self.name, tag, None if complete else ids, max_tries=self._max_tries, dead=self.dead_name,
+                tries=max(tries[id] for id in ids), history=self._history,
+            )  # fmt: skip
+            settled += moved
+            if moved < len(ids):
+                settled += self._settle(tag, ids, complete, how)
         return settled
 
     @check_keywords
@@ -282,15 +287,12 @@ class Queue:
             for tag, ids, complete in self._holdings.settle(one.id for one in failed)
         )
 
-    def _settle(self, messages: Sequence[Message], how: Commit | Rollback) -> int:
-        settled = 0
-        for tag, ids, complete in self._holdings.settle(one.id for one in messages):
-            lead = next((one for one in self._leads if one.may_hand_out_after(tag, ids)), None)
-            if lead is not None:
-                settled += lead.settle(how)
-            else:
-                settled += self.store.settle(self.name, tag, None if complete else ids, how)
-        return settled
+    def _settle(self, tag: str, ids: Sequence[str], complete: bool, how: Commit | Rollback) -> int:
+        """Settle messages of a tag, and hand out the next one if an iteration goes on with it."""
+        for lead in self._leads:
+            if (settled := lead.settle(tag, ids, how)) is not None:
+                return settled
+        return self.store.settle(self.name, tag, None if complete else ids, how)
 
     def renew(self, *held: Message) -> int:
         """Restart the lease of these messages. Return how many messages were renewed.
@@ -298,7 +300,7 @@ class Queue:
         Messages that were reserved in the same call are renewed, too.
         """
         tags = self._holdings.tags_of(one.id for one in held)
-        ahead = {one.batch.seen_tag: one.batch.tag for one in self._leads if one.batch is not None}
+        ahead = {seen_tag(one.batch.tag): one.batch.tag for one in self._leads if one.batch is not None}
         return sum(self.store.renew(self.name, ahead.get(tag, tag), self._lease) for tag in tags)
 
     # --- sizes, pauses, cleaning up ---------------------------------------------------------------

@@ -5,6 +5,7 @@
     │   ├── OptionError       an option, a URL or a queue name is wrong.
     │   │   └── NotAQueue     the name is that of data of another program.
     │   ├── SchemaError       the columns of a DataFrame are wrong.
+    │   ├── UnreadError       a query has not read all messages of a batch.
     │   ├── GraphError        a graph or another file has `mistakes`.
     │   └── DriverMissing     a database driver is not installed.
     ├── MessageError          rows cannot become messages: `rows` says which and why.
@@ -53,6 +54,10 @@ class NotAQueue(OptionError):
 
 class SchemaError(UsageError):
     """The columns of a DataFrame are not those of a queue."""
+
+
+class UnreadError(UsageError):
+    """A query has not read all messages of a batch, and `onUnread` is fail. None was removed."""
 
 
 class GraphError(UsageError):

@@ -14,8 +14,8 @@ from spark_queue.admin.queues import settle_reserved
 from spark_queue.admin.reservations import check_not_owned
 from spark_queue.errors import OptionError, StoreError, UsageError
 from spark_queue.messages.message import Message, messages
-from spark_queue.messages.schema import MAX_TIME_MS
-from spark_queue.options.queue_names import dead_letter_queue
+from spark_queue.options.arguments import check_seconds
+from spark_queue.options.queue_names import check_dead_letter_queue, dead_letter_queue
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.dead_letters import roll_back_or_dead_letter
 from spark_queue.stores.services.existence import check_before_read, check_exists
@@ -46,8 +46,8 @@ def reserve(
     forever). Raises `OptionError` if `lease` or `consumer` is invalid.
     """
     check_tag(consumer)
-    if lease is not None and not 0.1 <= lease <= MAX_TIME_MS / 2000:
-        raise OptionError(f"lease must be 0.1 seconds or more and end before the year 5000, not {lease}")
+    if lease is not None:
+        check_seconds("lease", lease, minimum=0.1)
     with open_existing(url, queue) as store:
         tag = f"{consumer}/{uuid.uuid4().hex[:6]}/1"
         return ReservedMessages(tag, _reserve(store, queue, tag, limit, lease, timeout))
@@ -119,8 +119,10 @@ def commit(url: str, queue: str, tag: str, ids: Sequence[str] | None = None, *, 
     """Remove the messages under a tag and the tags below it; return their number.
 
     With `ids`, only these. The history keeps them for `history` seconds. Messages that the tag no
-    longer holds are not removed. Raises `UsageError` if a running query or a log holds them.
+    longer holds are not removed. Raises `UsageError` if a running query or a log holds them, and
+    `OptionError` for an invalid `history`.
     """
+    check_seconds("history", history)
     with open_existing(url, queue) as store:
         _check_can_settle(store, queue, tag)
         return store.commit(queue, tag, ids, history=round(history * 1000))
@@ -140,9 +142,11 @@ def rollback(
 
     With `ids`, only these. They are due again in `delay` seconds. A message that has failed
     `max_tries` times moves to the queue `dead` (default `<queue>.dead`) instead. Return the numbers
-    of messages rolled back and moved. Raises `OptionError` if `max_tries` is less than 1, and
-    `UsageError` if a running query or a log holds the messages.
+    of messages rolled back and moved. Raises `OptionError` for an invalid `delay`, `max_tries` or
+    `dead`, and `UsageError` if a running query or a log holds the messages.
     """
+    check_seconds("delay", delay)
+    check_dead_letter_queue(queue, dead, "--dead (dead=…)")
     dead_queue = dead or dead_letter_queue(queue)
     with open_existing(url, queue, dead_queue) as store:
         _check_can_settle(store, queue, tag)
@@ -165,8 +169,11 @@ def harvest(url: str, queue: str, older_than: float | None = None) -> list[str]:
     With the layout `rfq` this is rfq's own harvest, which also returns messages that rfq's programs
     took. They go to the end of the queue. With `older_than` (seconds), it leaves out messages
     published since, and those that a lease of ours holds. Raises `UsageError` if another layout
-    gets `older_than`, or if a running query or a log holds messages.
+    gets `older_than`, or if a running query or a log holds messages, and `OptionError` for an
+    invalid `older_than`.
     """
+    if older_than is not None:
+        check_seconds("older_than", older_than)
     with open_existing(url, queue) as store:
         native_harvest = getattr(store, "harvest", None)
         if native_harvest is not None:

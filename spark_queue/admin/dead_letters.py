@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 import re
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,12 +18,12 @@ from spark_queue.admin.common import open_existing
 from spark_queue.admin.filters import CheckedFilters, Filters, check_filters
 from spark_queue.errors import OptionError, UsageError
 from spark_queue.messages.columns import header_dicts
+from spark_queue.messages.dead_letter import DEAD_AT_HEADER, ERROR_HEADER, FROM_HEADER, TRIES_HEADER
 from spark_queue.messages.payload import Json, decode
 from spark_queue.messages.schema import EPOCH
 from spark_queue.options.queue_names import dead_letter_queue
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.existence import check_exists
-from spark_queue.stores.types import DEAD_AT_HEADER, ERROR_HEADER, FROM_HEADER, TRIES_HEADER
 
 T = TypeVar("T", bound=tuple[Any, ...])
 
@@ -141,7 +142,7 @@ def _move(
         if progress is not None:
             progress(sum(moved.values()), len(plan))
         if rate is not None and start + step < len(plan):  # a slow step does not make the next ones faster
-            time.sleep(max(0.0, began + step / rate - time.monotonic()))
+            time.sleep(min(max(0.0, began + step / rate - time.monotonic()), threading.TIMEOUT_MAX))
     return moved
 
 

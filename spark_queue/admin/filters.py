@@ -9,8 +9,9 @@ from typing import TypedDict
 
 from spark_queue.admin.common import Moment, to_moment
 from spark_queue.errors import OptionError
+from spark_queue.messages.dead_letter import ERROR_HEADER
 from spark_queue.stores.base import Store
-from spark_queue.stores.types import ERROR_HEADER, Condition
+from spark_queue.stores.types import Condition
 
 
 class Filters(TypedDict, total=False):

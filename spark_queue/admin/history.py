@@ -14,12 +14,13 @@ from spark_queue.admin.filters import CheckedFilters, Filters, check_filters
 from spark_queue.errors import OptionError, did_you_mean
 from spark_queue.events.event import FAILED, FINISHED
 from spark_queue.messages.columns import header_dicts
+from spark_queue.messages.dead_letter import ERROR_HEADER
 from spark_queue.messages.payload import Json, decode
 from spark_queue.messages.schema import EPOCH, HISTORY, OUTCOMES, Outcome
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.existence import check_exists
 from spark_queue.stores.services.replay import Replay
-from spark_queue.stores.types import ERROR_HEADER, Condition, check_outcome
+from spark_queue.stores.types import Condition, check_outcome
 
 #: The outcomes that a replay takes by default.
 REPLAYED_OUTCOMES: tuple[Outcome, ...] = ("commit", "pop")

@@ -8,7 +8,8 @@ from datetime import datetime, timedelta
 
 from spark_queue.admin.common import moment_of, open_existing
 from spark_queue.admin.reservations import is_log_tag
-from spark_queue.errors import OptionError, UsageError, did_you_mean
+from spark_queue.errors import UsageError, did_you_mean
+from spark_queue.options.arguments import check_seconds
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.existence import known_queues
 from spark_queue.stores.services.log.log import Log, find_retained, load_logs
@@ -60,11 +61,10 @@ def trim(url: str, queue: str, older_than: timedelta) -> int:
     """Remove messages that have been in the log of a queue for longer; return their number.
 
     It removes them even if a query has not read them. It removes whole segments, each once its last
-    message is old enough. Raises `OptionError` for a negative age, and `UsageError` if the queue is
+    message is old enough. Raises `OptionError` for an invalid age, and `UsageError` if the queue is
     not read as a log.
     """
-    if older_than < timedelta():
-        raise OptionError(f"older_than must be 0 or more, not {older_than}", option="older_than")
+    check_seconds("older_than", older_than.total_seconds())
     with open_existing(url) as store:
         if find_retained(store, queue) is None:
             raise UsageError(

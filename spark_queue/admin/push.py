@@ -17,8 +17,10 @@ from spark_queue.messages.ids import new_id_array
 from spark_queue.messages.json_text import dump_json, load_json
 from spark_queue.messages.payload import Json, from_json
 from spark_queue.messages.rules import validate_rows
-from spark_queue.messages.schema import MAX_TIME_MS, PUSHES
+from spark_queue.messages.schema import PUSHES
+from spark_queue.messages.times import MAX_DURATION_MS, MAX_TIME_MS
 from spark_queue.messages.value_errors import check_id_and_headers
+from spark_queue.options.arguments import check_seconds
 from spark_queue.stores import open_store
 from spark_queue.stores.base import Store
 
@@ -71,8 +73,8 @@ def push(
     defaults = defaults or MessageDefaults()
     if defaults.mature is not None and defaults.delay is not None:
         raise OptionError("give either mature or delay, not both", option="mature")
-    if defaults.delay is not None and not 0 <= defaults.delay <= MAX_TIME_MS / 2000:
-        raise OptionError(f"delay must be 0 or more seconds and end before the year 5000, not {defaults.delay}")
+    if defaults.delay is not None:
+        check_seconds("delay", defaults.delay)
     with open_store(url) as store:
         store.check_queue(queue)
         if front:
@@ -213,7 +215,7 @@ def _parse_message(value: Json, defaults: MessageDefaults) -> dict[str, Any]:
         if mature.tzinfo is None:
             raise ValueError("its mature has no time zone: write 2026-01-31T12:00Z")
     if delay is not None and (
-        isinstance(delay, bool) or not isinstance(delay, int | float) or not abs(delay) <= MAX_TIME_MS / 2000
+        isinstance(delay, bool) or not isinstance(delay, int | float) or not abs(delay) <= MAX_DURATION_MS / 1000
     ):
         raise ValueError("its delay must be a number of seconds that ends before the year 5000")
     check_id_and_headers(id, headers)

@@ -11,7 +11,7 @@ from typing import Any
 from spark_queue.admin.common import STEP, open_existing
 from spark_queue.admin.reservations import check_not_owned
 from spark_queue.messages.message import Message, messages
-from spark_queue.messages.schema import MAX_TIME_MS
+from spark_queue.messages.times import MAX_TIME_MS
 from spark_queue.stores.base import PAGE_ROWS, Store
 from spark_queue.stores.services.existence import check_exists
 from spark_queue.stores.types import Condition

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from spark_queue.admin.common import open_existing
 from spark_queue.admin.reservations import check_not_owned
-from spark_queue.errors import OptionError, UsageError, did_you_mean, plural
+from spark_queue.errors import OptionError, UnreadError, UsageError, did_you_mean, plural
 from spark_queue.options.masking import mask
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.dead_letters import history_of
@@ -17,6 +17,7 @@ from spark_queue.stores.services.ledger import LEDGER_PREFIX, Ledger
 from spark_queue.stores.services.owner import Batch, consumers, load_consumer_state, revoke
 from spark_queue.stores.services.publishing import Publisher
 from spark_queue.stores.services.query_binding import QueryBinding, query_bindings
+from spark_queue.stores.services.reading import Reading
 from spark_queue.stores.types import check_tag
 
 
@@ -51,8 +52,9 @@ def recover_consumer(
     either.
 
     May be repeated. Raises `UsageError`, before anything is changed, if a process runs the
-    consumer, or if it is unknown whether the batch was written. Raises `OptionError` if there is no
-    such consumer or sink.
+    consumer, or if it is unknown whether the batch was written. Raises `UnreadError` if the query
+    has `onUnread=fail`, and has written the batch without reading all of it. Raises `OptionError`
+    if there is no such consumer or sink.
     """
     sinks = [sink] if sink and isinstance(sink, str) else sink or ()
     with open_existing(url, queue) as store:
@@ -71,6 +73,8 @@ def recover_consumer(
         was_written = False
         if batch is not None and store.reservations(queue, f"{consumer}/{batch}"):
             was_written = _publish_if_written(store, queue, consumer, batch, sinks) if written is None else written
+            if was_written and written is None:
+                _check_read(store, Reading(queue, consumer, batch))
         revoke(store, queue, consumer)
         name = consumer.partition("/")[0]
         committed = 0
@@ -81,6 +85,22 @@ def recover_consumer(
             for one in query_bindings(store, queue, consumer):
                 _drop_staged(sinks, one.query)
         return RecoveredConsumer(None if batch is None else str(batch), committed, released)
+
+
+def _check_read(store: Store, reading: Reading) -> None:
+    """Raise `UnreadError` if a batch was written by a query that did not read all of it.
+
+    Only queries with `onUnread=fail` note that.
+    """
+    progress = reading.progress(store)
+    if progress is not None and not progress.complete:
+        raise UnreadError(
+            f"batch {reading.batch} of consumer {reading.consumer} of queue {reading.queue!r} was written, but "
+            f"{progress}: the others are in no sink. Nothing was changed. Commit all messages of the batch with "
+            "--written (written=True), or release all with --not-written (written=False)",
+            queue=reading.queue,
+            consumer=reading.consumer,
+        )
 
 
 def _oldest_batch(store: Store, queue: str, consumer: str) -> Batch | None:
@@ -176,9 +196,17 @@ def _load_ledgers(stores: Mapping[str, Store], reading: QueryBinding) -> dict[st
     for name, ledgers in found.items():
         databases = sorted({one for ledger in ledgers.values() for one in ledger.databases})
         if len(ledgers) < len(databases):
+            names, without = ", ".join(map(repr, databases)), [one for one in stores if one not in ledgers]
+            advice = f"--sink names {len(ledgers)} of them: set one --sink URL for each (sink=[URL, …])"
+            if len(stores) >= len(databases):
+                last = max(one.batch for one in ledgers.values())
+                advice = (
+                    f"{' and '.join(without)} has no ledger of it. If that is the wrong database, set another --sink "
+                    "URL. If it was restored from a copy, check which rows of the sink are there. To go on without "
+                    f"those that are missing, run: spark-queue ledger set URL {name} {last}, with its URL"
+                )
             raise UsageError(
-                f"sink {name} writes to {len(databases)} databases, {', '.join(map(repr, databases))} in its option "
-                f"'urls', but --sink names {len(ledgers)} of them: set one --sink URL for each (sink=[URL, …])",
+                f"sink {name} writes to {len(databases)} databases, {names} in its option 'urls', but {advice}",
                 sink=name,
             )
     return found

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from spark_queue.admin.common import moment_of, open_existing
-from spark_queue.errors import OptionError, UsageError, did_you_mean, plural
-from spark_queue.messages.schema import MAX_TIME_MS
+from spark_queue.errors import UsageError, did_you_mean, plural
+from spark_queue.options.arguments import check_seconds
 from spark_queue.options.queue_names import source_queue
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.existence import check_exists, known_queues
@@ -85,12 +85,9 @@ def release(url: str, queue: str, tag: str, *, force: bool = False, failed: bool
     Raises `UsageError` for messages that the log of the queue retains: `trim` removes them. Raises
     `OptionError` for an invalid delay.
     """
+    check_seconds("delay", delay)
     with open_existing(url, queue) as store:
         check_tag(tag)
-        if not 0 <= delay <= MAX_TIME_MS / 2000:
-            raise OptionError(
-                f"delay must be 0 or more seconds and end before the year 5000, not {delay}", option="delay"
-            )
         check_exists(store, queue)
         _check_no_log(store, queue, tag)
         if not force:

@@ -26,7 +26,7 @@ from spark_queue.errors import StoreError, plural
 from spark_queue.messages.buckets import Record
 from spark_queue.messages.message import Message
 from spark_queue.messages.schema import EPOCH
-from spark_queue.stores.types import Commit, HandOut, Rollback, unseen_tag
+from spark_queue.stores.types import Commit, HandOut, Rollback, seen_tag, unseen_tag
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,10 @@ def seconds() -> float:
 
 @dataclass
 class ReservedAhead:
-    """Messages that were reserved ahead together. `tag` is above the tags of all of them."""
+    """Messages that were reserved ahead together. `tag` is above the tags of all of them.
+
+    `current` and `next` are below `seen_tag(tag)`, those `ahead` below `unseen_tag(tag)`.
+    """
 
     tag: str
     ahead: deque[Message]  #: not handed out yet
@@ -53,11 +56,6 @@ class ReservedAhead:
     current: Message | None = None  #: handed out to the program last, and not settled
     handed_out_at: float = field(default_factory=seconds)
     renewed_at: float = field(default_factory=seconds)
-
-    @property
-    def seen_tag(self) -> str:
-        """The tag of messages that were handed out."""
-        return f"{self.tag}/0"
 
 
 def record_of(message: Message) -> Record:
@@ -130,14 +128,14 @@ class Lead:
 
     def _note_handed_out(self, batch: ReservedAhead, message: Message) -> None:
         batch.handed_out_at = seconds()
-        self.reserver.holdings.add(batch.seen_tag, [message.id])
+        self.reserver.holdings.add(seen_tag(batch.tag), [message.id])
 
     def _is_held(self, batch: ReservedAhead, message: Message) -> bool:
         """Return whether a message that was handed out is held: the process may have slept."""
         reserver = self.reserver
         if reserver.lease is None or (seconds() - batch.handed_out_at) * 1000 < reserver.lease:
             return True
-        held = message.id in reserver.store.held_ids(reserver.queue, batch.seen_tag)
+        held = message.id in reserver.store.held_ids(reserver.queue, seen_tag(batch.tag))
         if not held:
             reserver.holdings.discard(message.id)
         return held
@@ -159,23 +157,20 @@ class Lead:
 
     # --- settle -----------------------------------------------------------------------------------
 
-    def may_hand_out_after(self, tag: str, ids: Sequence[str]) -> bool:
-        """Return whether these are the current message, so the next one can be handed out."""
-        batch = self.batch
-        if batch is None or batch.seen_tag != tag or batch.current is None:
-            return False
-        return list(ids) == [batch.current.id] and batch.next is None and bool(batch.ahead)
-
-    def settle(self, how: Commit | Rollback) -> int:
+    def settle(self, tag: str, ids: Sequence[str], how: Commit | Rollback) -> int | None:
         """Settle the current message and hand out the next one, in one step.
 
-        Return how many were settled: 0 if it was lost.
+        Return how many were settled: 0 if it was lost. Return `None`, and do nothing, if these are
+        not the current message, or there is no next one.
         """
         batch, reserver = self.batch, self.reserver
-        assert batch is not None and batch.current is not None, "may_hand_out_after"
+        if batch is None or batch.current is None or seen_tag(batch.tag) != tag or list(ids) != [batch.current.id]:
+            return None
+        if batch.next is not None or not batch.ahead:
+            return None
         message = batch.ahead[0]
         done, handed_out = reserver.store.settle_and_hand_out(
-            reserver.queue, batch.seen_tag, [record_of(batch.current)], how, self._order(batch, message)
+            reserver.queue, tag, [record_of(batch.current)], how, self._order(batch, message)
         )
         batch.current = None
         batch.ahead.popleft()
@@ -220,7 +215,9 @@ class Lead:
             batch, self.batch = self.batch, None
             if batch is not None and batch.next is not None:
                 reserver.holdings.discard(batch.next.id)
-                reserver.store.rollback(reserver.queue, batch.seen_tag, [batch.next.id], delay=None, failed=False)
+                reserver.store.rollback(
+                    reserver.queue, seen_tag(batch.tag), [batch.next.id], delay=None, failed=False
+                )
             if batch is not None and batch.ahead:
                 reserver.store.rollback(reserver.queue, unseen_tag(batch.tag), delay=None, failed=False)
 
@@ -251,7 +248,9 @@ class MessageIterator(Iterator[Message], AbstractContextManager["MessageIterator
         """Reserve nothing yet. `leads`: those of the client, to which that of this one is added."""
         self._reserver, self._leads = reserver, leads
         self._timeout, self._prefetch = timeout, prefetch
-        self._interval = None if reserver.lease is None or not renew else reserver.lease * RENEWED_PART / 1000
+        self._interval: float | None = None
+        if reserver.lease is not None and renew:
+            self._interval = min(reserver.lease * RENEWED_PART / 1000, threading.TIMEOUT_MAX)
         self._ended = False
         self._begin()
 

@@ -11,7 +11,7 @@ from spark_queue.messages.message import Message, messages
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.dead_letters import dead_letter_exhausted
 from spark_queue.stores.support.bucket_split import unpack
-from spark_queue.stores.types import unseen_tag
+from spark_queue.stores.types import seen_tag, unseen_tag
 
 
 @dataclass(frozen=True)
@@ -28,39 +28,39 @@ class MessageReserver:
 
     def reserve(self, limit: int, timeout: float) -> list[Message]:
         """Reserve up to `limit` messages; wait up to `timeout` seconds for the first."""
-        return self._take(timeout, lambda tag: self._reserve(tag, limit))
+        return self._take(timeout, lambda tag: self._reserve(tag, limit))[1]
 
     def reserve_ahead(self, limit: int, timeout: float) -> tuple[str, list[Message]]:
         """Reserve messages ahead; return the tag above theirs, and the messages."""
-        used = ""
 
         def reserve(tag: str) -> tuple[int, list[Message]]:
-            nonlocal used
-            used = tag
             rows = sum(self.store.reserve(self.queue, tag, limit, lease=self.lease, unseen=True))
             if rows > 1:  # a single one is handed out next, as a whole
                 unpack(self.store, self.queue, unseen_tag(tag))
             return rows, self._fetch(tag, unseen_tag(tag), rows)[1]
 
-        taken = self._take(timeout, reserve)
-        return used, taken
+        return self._take(timeout, reserve)
 
-    def _take(self, timeout: float, reserve: Callable[[str], tuple[int, list[Message]]]) -> list[Message]:
-        """Call `reserve` with a new tag until it returns messages; else wait, then return none."""
+    def _take(self, timeout: float, reserve: Callable[[str], tuple[int, list[Message]]]) -> tuple[str, list[Message]]:
+        """Call `reserve` with a new tag until it returns messages; else wait, then return none.
+
+        Return the last tag, too.
+        """
         end = time.monotonic() + timeout
         while True:
-            rows, taken = reserve(self.holdings.new_tag())
+            tag = self.holdings.new_tag()
+            rows, taken = reserve(tag)
             if taken:
-                return taken
+                return tag, taken
             if rows:
                 continue  # all of them are dead letters now
             left = end - time.monotonic()
             if left <= 0 or not self.store.wait(self.queue, round(left * 1000), hint=True):
-                return []
+                return tag, []
 
     def _reserve(self, tag: str, limit: int) -> tuple[int, list[Message]]:
         reserved = sum(self.store.reserve(self.queue, tag, limit, lease=self.lease))
-        rows, taken = self._fetch(tag, f"{tag}/0", reserved)
+        rows, taken = self._fetch(tag, seen_tag(tag), reserved)
         self.holdings.add(tag, [one.id for one in taken], complete=len(taken) == rows)
         return reserved, taken
 

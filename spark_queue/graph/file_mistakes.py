@@ -81,7 +81,7 @@ _PYDANTIC_TEXTS = {
     "list_type": _LIST, "tuple_type": _LIST,
     "dict_type": _MAPPING, "mapping_type": _MAPPING, "dataclass_type": _MAPPING,
     "greater_than_equal": "must be {ge:g} or more", "greater_than": "must be more than {gt:g}",
-    "less_than_equal": "must be {le:g} or less", "less_than": "must be less than {lt:g}",
+    "less_than_equal": "must be {le} or less", "less_than": "must be less than {lt}",
 }  # fmt: skip
 
 

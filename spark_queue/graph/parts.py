@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo
 from pydantic_core import PydanticKnownError
 
 from spark_queue.graph.sql_functions import sql_mistake
+from spark_queue.messages.times import MAX_DURATION_MS
 from spark_queue.options.parsers import consumer_name, duration
 from spark_queue.options.values import AUTO
 
@@ -137,7 +138,7 @@ StepName = Annotated[str, BeforeValidator(lambda value: _check_folder_name(str(v
 Function = Annotated[Any, BeforeValidator(check_function)]
 
 #: The ms from the start of a batch to the start of the next.
-IntervalMs = Annotated[int, BeforeValidator(_parse_interval), Field(ge=0, le=10**13)]
+IntervalMs = Annotated[int, BeforeValidator(_parse_interval), Field(ge=0, le=MAX_DURATION_MS)]
 
 Delivery = Literal["exactly-once", "at-least-once", "at-most-once"]
 

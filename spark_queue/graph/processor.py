@@ -250,7 +250,8 @@ class Processor(Step):
         out, tailers, appenders = (_in_namespace(one, ns) for one in (self.out, self.tailers, self.appenders))
         if self.kind == "source" and not self.out:
             out = {name: Place(name, default_namespace)}
-        error_queue = errors if self.by_row else None
+        read = [one.place for one in (*in_.values(), *alts.values())]
+        error_queue = errors if self.by_row and errors not in read else None
         if self.errors:
             error_queue = in_namespace(self.errors, ns)
         return replace(self, in_=in_, alts=alts, out=out, tailers=tailers, appenders=appenders, errors=error_queue)
@@ -278,6 +279,10 @@ class Processor(Step):
             )
         if self.errors is not None and not self.by_row:
             yield ("errors",), "only functions on rows have an error queue: set `rows: true`, or leave this out"
+        for binding, one in self.inputs.items():
+            same_ns = self.errors is not None and (one.ns == self.errors.ns or not (one.ns and self.errors.ns))
+            if self.errors is not None and same_ns and one.queue == self.errors.queue:
+                yield ("errors",), f"it is the input {binding!r}: what fails would come back forever; name another"
         if not self.consumer.reserve:
             yield ("consumer", "reserve"), f"set delivery: {AT_MOST_ONCE} instead"
         if not self.inputs and (self.types or self.topics):

@@ -6,24 +6,26 @@ IPC stream with one batch of messages. So a store reserves, commits, rolls back,
 publishes thousands of messages in one step. It splits a bucket only to change some of its messages:
 see `Store`.
 
-    id:      U+007F first-id U+007F rows U+007F digest.
+    id:      U+007F first-id U+007F rows U+007F digest+bytes.
     bytes:   id, payload, payload_kind, headers. Also mature, if its messages mature at different
              moments.
 
 `first-id` is the id of the first message: buckets that are due at the same moment keep the order in
 which they were pushed. `digest` is that of the bytes, which are verified before they are read
-(`arrow_bytes.py`).
+(`arrow_bytes.py`). `bytes` is the size of its messages without compression: a reserve with
+a limit of bytes needs it. Older buckets do not have it.
 
 A message has the tries of its bucket, matures with it, and has its headers in addition to its own.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import groupby
-from typing import Literal, NamedTuple, TypeVar, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,10 +33,9 @@ import pyarrow.compute as pc
 from spark_queue.errors import OptionError, did_you_mean
 from spark_queue.messages.arrow_bytes import DamagedBytes, from_bytes, to_bytes
 from spark_queue.messages.columns import columns_by_name, header_dicts, headers_array, no_headers
+from spark_queue.messages.headers import row_sizes
 from spark_queue.messages.rules import validate_rows
 from spark_queue.messages.schema import BUCKET_PREFIX, MESSAGES, PUSHES, PayloadKind
-
-T = TypeVar("T")
 
 #: Maximum bytes of messages in one bucket, before compression. A larger message has its own bucket.
 MAX_BUCKET_BYTES = 4 << 20
@@ -55,6 +56,13 @@ DIGEST_DIGITS = 16
 #: The end of the id of a bucket that a store has just converted from a document of keuss. Such a
 #: bucket has no digest, and may be empty.
 CONVERTED_SUFFIX = f"{BUCKET_PREFIX}id"
+
+
+#: Between the digest and the size of the messages in the id of a bucket.
+SIZE_MARK = "+"
+
+#: Maximum digits of that size.
+MAX_SIZE_DIGITS = 12
 
 
 class DamagedBucket(ValueError):
@@ -128,23 +136,83 @@ def count_rows(ids: pa.Array) -> int:
     return len(ids) - len(buckets) + sum(map(rows_of, buckets.cast(pa.string()).to_pylist()))
 
 
-def select_records(records: Iterable[tuple[T, str]], limit: int, target: int) -> tuple[list[T], int, str | None]:
-    """Take records until they hold `target` messages together, but never more than `limit`.
+def bytes_of(id: str, stored: int) -> int:
+    """Return how many bytes the messages of a record take in memory. `stored`: its bytes as stored.
 
-    `records` are pairs of a key and an id. Return the keys of the records taken, the number of
-    their messages, and an id: that of the next bucket if it is too large for `limit`, else `None`.
+    A bucket without that number in its id counts as a full one: it may be compressed to anything.
     """
-    taken: list[T] = []
-    rows = 0
-    for key, id in records:
-        if rows >= target:
+    if not is_bucket(id) or id.endswith(CONVERTED_SUFFIX):
+        return stored
+    size = _parse_bytes(id)
+    return max(stored, MAX_BUCKET_BYTES) if size is None else size
+
+
+def _parse_bytes(id: str) -> int | None:
+    """Return the bytes of messages in the id of a bucket, `None` if it does not have them."""
+    _, mark, digits = id.rpartition(SIZE_MARK)
+    return int(digits) if mark and re.fullmatch(f"[0-9]{{1,{MAX_SIZE_DIGITS}}}", digits) else None
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimLimit:
+    """How much a claim takes: messages until there are `target`, but never more than `rows`.
+
+    Also no more than `bytes`, if that is set. The first record is taken however large it is, unless
+    `allow_empty` is set.
+    """
+
+    rows: int
+    target: int
+    bytes: int | None = None
+    allow_empty: bool = False
+
+    def after(self, rows: int, size: int) -> ClaimLimit:
+        """Return the limit of the rest, after this number of messages and of their bytes."""
+        left = None if self.bytes is None else max(0, self.bytes - size)
+        return ClaimLimit(self.rows - rows, self.target - rows, left, self.allow_empty or rows > 0)
+
+    def rows_in(self, bucket: str) -> int:
+        """Return about how many messages of a bucket are within the limit, if not all of them."""
+        rows, size = rows_of(bucket), _parse_bytes(bucket)
+        fitting = rows // 2 if size is None else rows * (self.bytes or 0) // max(1, size)
+        return self.rows if self.bytes is None else max(1, min(self.rows, fitting, rows - 1))
+
+
+class Selected(NamedTuple):
+    """The records that a claim takes: their keys, and their numbers of messages and bytes.
+
+    `oversized_bucket`: the id of the next record, if that ended the claim: it is a bucket that can
+    be split. `full`: whether the next record ended it because of its bytes.
+    """
+
+    keys: list[Any]
+    rows: int = 0
+    bytes: int = 0
+    oversized_bucket: str | None = None
+    full: bool = False
+
+
+def select_records(records: Iterable[tuple[Any, str, int]], limit: ClaimLimit) -> Selected:
+    """Select the first records that are within a limit.
+
+    `records` are keys, ids and sizes: see `bytes_of`.
+    """
+    keys: list[Any] = []
+    rows = size = 0
+    for key, id, stored in records:
+        if rows >= limit.target:
             break
         added = rows_of(id)
-        if rows + added > limit:
-            return taken, rows, id
-        taken.append(key)
+        if rows + added > limit.rows:
+            return Selected(keys, rows, size, id)
+        if limit.bytes is not None:
+            more = bytes_of(id, stored)
+            if size + more > limit.bytes and (keys or limit.allow_empty or added > 1):
+                return Selected(keys, rows, size, id if added > 1 and not keys else None, full=True)
+            size += more
+        keys.append(key)
         rows += added
-    return taken, rows, None
+    return Selected(keys, rows, size)
 
 
 # --- writing buckets ------------------------------------------------------------------------------
@@ -181,7 +249,8 @@ def build_bucket(rows: pa.RecordBatch, settings: Buckets) -> pa.RecordBatch:
     # A large single message gains little, and might grow beyond the size limit of the database.
     packed = to_bytes(content, settings.compression if len(rows) > 1 or content.nbytes < 1 << 20 else None)
     digest = sha256(packed).hexdigest()[:DIGEST_DIGITS]
-    id = f"{BUCKET_PREFIX}{rows.column('id')[0].as_py()}{BUCKET_PREFIX}{rows.num_rows}{BUCKET_PREFIX}{digest}"
+    last_part = f"{digest}{SIZE_MARK}{text_bytes(content)}"
+    id = f"{BUCKET_PREFIX}{rows.column('id')[0].as_py()}{BUCKET_PREFIX}{rows.num_rows}{BUCKET_PREFIX}{last_part}"
     columns = {
         "id": [id],
         "payload": [packed],
@@ -192,6 +261,15 @@ def build_bucket(rows: pa.RecordBatch, settings: Buckets) -> pa.RecordBatch:
         "tries": rows.column("tries").slice(0, 1),
     }
     return pa.RecordBatch.from_pydict(columns, schema=PUSHES)
+
+
+def text_bytes(rows: pa.RecordBatch) -> int:
+    """Return the bytes of ids, payloads and headers: the same number for equal rows."""
+    headers = rows.column("headers")
+    first, last = headers.offsets[0].as_py(), headers.offsets[-1].as_py()
+    parts = [one.slice(first, last - first) for one in (headers.keys, headers.items)]
+    columns = rows.column("id"), rows.column("payload"), *parts
+    return sum(pc.sum(pc.binary_length(one)).as_py() or 0 for one in columns)
 
 
 def _sort_by_id(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -213,7 +291,10 @@ def _split_rows(rows: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
             yield rows.slice(start, size)
         return
     start = weight = 0
-    for row, length in enumerate(pc.binary_length(rows.column("payload")).to_pylist()):
+    lengths = pc.binary_length(rows.column("payload")).cast(pa.int64())
+    if len(rows.column("headers").items):
+        lengths = pc.add(lengths, row_sizes(rows.column("headers")))
+    for row, length in enumerate(lengths.to_pylist()):
         if row > start and (row - start == size or weight + length > MAX_BUCKET_BYTES):
             yield rows.slice(start, row - start)
             start, weight = row, 0
@@ -247,7 +328,7 @@ def unpack_bucket(id: str, packed: bytes | pa.Buffer | None) -> pa.RecordBatch:
 
     Raises `DamagedBucket` if it is damaged.
     """
-    expected, digest = _parse_rows(id), id.rpartition(BUCKET_PREFIX)[2]
+    expected, digest = _parse_rows(id), id.rpartition(BUCKET_PREFIX)[2].partition(SIZE_MARK)[0]
     if expected is None:
         raise DamagedBucket(f"its id does not say how many messages it holds (1 to {10**MAX_ROWS_DIGITS - 1:,})")
     converted, has_digest = id.endswith(CONVERTED_SUFFIX), len(digest) == DIGEST_DIGITS
@@ -270,7 +351,7 @@ def _check_rows(rows: pa.RecordBatch) -> None:
     own = columns_by_name(rows)
     defaults = {"mature": pa.nulls(n), "delay": pa.nulls(n), "tries": pa.repeat(0, n)}
     batch = pa.RecordBatch.from_pydict(defaults | own, schema=PUSHES)
-    for row, rule in validate_rows(batch, batch.nbytes).items():
+    for row, rule in validate_rows(batch, None).items():
         raise DamagedBucket(f"message {row}: {rule}")
     if "mature" in own and own["mature"].null_count:
         raise DamagedBucket("one of its messages has no mature")

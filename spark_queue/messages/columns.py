@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_queue.messages.ids import SMALL_BATCH
-from spark_queue.messages.schema import HISTORY, MAX_TIME_MS, MESSAGES, MIN_TIME_MS, PUSHES
+from spark_queue.messages.schema import HISTORY, MESSAGES, PUSHES
+from spark_queue.messages.times import MAX_TIME_MS, MIN_TIME_MS
 
 
 def headers_array(headers: Sequence[Mapping[str, str] | None]) -> pa.MapArray:

@@ -9,7 +9,10 @@ import threading
 import time
 from hashlib import sha256
 
+import orjson
 import pyarrow as pa
+
+from spark_queue.fork_locks import add_lock
 
 MAX_ID_BYTES = 200  #: bytes of UTF-8
 PLAIN_ID = re.compile(f"[-_.:/A-Za-z0-9]{{1,{MAX_ID_BYTES}}}")  #: the form of most ids
@@ -23,6 +26,43 @@ OBJECT_ID = re.compile("[0-9a-f]{24}")
 SMALL_BATCH = 16
 
 
+#: The beginning of an id that stands for an `_id` of MongoDB of another type than ObjectId.
+FOREIGN_ID_PREFIX = '{"_id":'
+
+#: The names that begin with $ of an object that is a type of Extended JSON.
+_EXTENDED_JSON = {
+    frozenset(names.split())
+    for names in (
+        "$oid", "$symbol", "$numberInt", "$numberLong", "$numberDouble", "$numberDecimal", "$binary", "$uuid",
+        "$code", "$code $scope", "$timestamp", "$regularExpression", "$dbPointer", "$date", "$ref $id",
+        "$ref $id $db", "$minKey", "$maxKey", "$undefined",
+    )
+}  # fmt: skip
+
+
+def has_operator(id: bytes) -> bool:
+    """Return whether an id stands for an `_id` that no document of MongoDB can have.
+
+    It has a name that begins with $, and is no type of Extended JSON: `{"_id":{"$gt":""}}`.
+    """
+    if len(id) > MAX_ID_BYTES:  # refused for that
+        return False
+    try:
+        value = orjson.loads(id)
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(value, dict) and value.keys() == {"_id"} and _has_operator(value["_id"])
+
+
+def _has_operator(value: object) -> bool:
+    if isinstance(value, list):
+        return any(map(_has_operator, value))
+    if not isinstance(value, dict):
+        return False
+    marked = frozenset(name for name in value if name.startswith("$"))
+    return (bool(marked) and marked not in _EXTENDED_JSON) or any(map(_has_operator, value.values()))
+
+
 class _IdGenerator:
     """A generator of ids of 24 hex digits, which sort in the order of creation within one process.
 
@@ -31,12 +71,10 @@ class _IdGenerator:
     each second.
     """
 
-    def __init__(self) -> None:
-        self.reset()
+    _lock: threading.Lock
 
-    def reset(self) -> None:
-        """Begin anew after a fork: another thread of the parent may hold the lock."""
-        self._lock = threading.Lock()
+    def __init__(self) -> None:
+        add_lock(self, "_lock")
         self._pid = self._second = self._counter = 0
         self._process = ""
 
@@ -62,9 +100,6 @@ class _IdGenerator:
 
 
 _ids = _IdGenerator()
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_ids.reset)
 
 
 def new_ids(n: int) -> list[str]:

@@ -101,6 +101,15 @@ def _decode_json_text(text: bytes) -> tuple[bytes, PayloadKind]:
     return text, "json"
 
 
+def text_or_bytes(content: bytes) -> tuple[bytes, PayloadKind]:
+    """Return a payload with its kind: text if it is UTF-8."""
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return content, "binary"
+    return content, "text"
+
+
 def as_text(payload: bytes, kind: str) -> bytes:
     """Return a payload as text: JSON, text and UTF-8 bytes unchanged, other bytes in base64."""
     if kind != "binary":

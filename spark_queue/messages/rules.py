@@ -12,8 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_queue.messages.columns import columns_by_name, milliseconds
-from spark_queue.messages.ids import MAX_ID_BYTES, PLAIN_ID, SMALL_BATCH
-from spark_queue.messages.schema import BUCKET_PREFIX, MAX_TIME_MS
+from spark_queue.messages.headers import find_unfit
+from spark_queue.messages.ids import FOREIGN_ID_PREFIX, MAX_ID_BYTES, PLAIN_ID, SMALL_BATCH, has_operator
+from spark_queue.messages.schema import BUCKET_PREFIX
+from spark_queue.messages.times import MAX_DURATION_MS, MAX_TIME_MS
 
 
 def id_rules(ids: pa.Array) -> list[tuple[pa.Array, str]]:
@@ -25,7 +27,30 @@ def id_rules(ids: pa.Array) -> list[tuple[pa.Array, str]]:
         (pc.greater(size, MAX_ID_BYTES), f"its id is longer than {MAX_ID_BYTES} bytes"),
         (pc.match_substring(ids, "\0"), "its id has the character NUL"),
         (pc.starts_with(ids, BUCKET_PREFIX), "its id begins with the character U+007F, which marks buckets"),
+        (_have_operators(ids), OPERATOR_RULE),
     ]
+
+
+def delay_rules(delays: pa.Array) -> list[tuple[pa.Array, str]]:
+    """Return the rules for delays (ms) in the same form."""
+    return [
+        (pc.less(delays, 0), "its delay is negative"),
+        (pc.greater(delays, MAX_DURATION_MS), "its delay reaches beyond the year 5000"),
+    ]
+
+
+OPERATOR_RULE = (
+    "its id has the form of an _id of MongoDB, with a name that begins with $, and is no type of Extended JSON"
+)
+
+
+def _have_operators(ids: pa.Array) -> pa.Array:
+    """Return whether each id stands for an `_id` of MongoDB that no document can have."""
+    foreign = pc.starts_with(ids, FOREIGN_ID_PREFIX)
+    if not foreign.true_count:
+        return foreign
+    raw = ids.cast(pa.binary()).to_pylist()
+    return pa.array([bool(one) and has_operator(id) for id, one in zip(raw, foreign.to_pylist(), strict=True)])
 
 
 def _are_plain(ids: pa.Array) -> bool:
@@ -41,11 +66,12 @@ _PARSED_TOGETHER = 1000
 NOT_JSON, NOT_TEXT = "its payload is not JSON", "its payload is not UTF-8 text"
 
 
-def validate_rows(batch: pa.RecordBatch, max_payload: int) -> dict[int, str]:
+def validate_rows(batch: pa.RecordBatch, max_payload: int | None) -> dict[int, str]:
     """Return the rows of a PUSHES batch that break a rule, with the rule; empty if all are valid.
 
-    `max_payload` is the maximum number of bytes of a payload. Whole columns are checked first, so a
-    valid batch costs one parse of its JSON and little else.
+    `max_payload` is the maximum number of bytes of a payload; with `None`, the bounds of payloads
+    and headers do not count: an older version has stored these rows. Whole columns are checked
+    first, so a valid batch costs one parse of its JSON and little else.
     """
     ids = batch.column("id")
     broken = _find_invalid_utf8(ids, batch.column("headers"))
@@ -59,18 +85,21 @@ def validate_rows(batch: pa.RecordBatch, max_payload: int) -> dict[int, str]:
     mature, delay, tries = batch.column("mature"), batch.column("delay"), batch.column("tries")
     if broken or not _are_plain(ids):
         for bad, rule in id_rules(ids):
-            mark(bad, rule)
+            if max_payload is not None or rule is not OPERATOR_RULE:
+                mark(bad, rule)
     if payload.null_count:
         mark(payload.is_null(), "its payload is NULL")
-    if payload.nbytes > max_payload:
+    if max_payload is not None:
+        broken = find_unfit(batch.column("headers")) | broken
+    if max_payload is not None and payload.nbytes > max_payload:
         mark(pc.greater(pc.binary_length(payload), max_payload), f"its payload is larger than {max_payload:,} bytes")
     if mature.null_count < len(mature):
         mark(pc.and_(mature.is_valid(), delay.is_valid()), "it has both mature and delay: set only one")
         mark(pc.less(mature.cast(pa.int64()), 0), "its mature is before 1970-01-01")
         mark(pc.greater(milliseconds(mature), MAX_TIME_MS), "its mature is after 9999-12-31")
     if delay.null_count < len(delay):
-        mark(pc.less(delay, 0), "its delay is negative")
-        mark(pc.greater(delay, MAX_TIME_MS // 2), "its delay reaches beyond the year 5000")
+        for bad, rule in delay_rules(delay):
+            mark(bad, rule)
     if len(tries) > SMALL_BATCH or any((one or 0) < 0 for one in tries.to_pylist()):  # faster than an Arrow kernel
         mark(pc.less(tries, 0), "its tries is negative")
     if tries.null_count:

@@ -54,8 +54,6 @@ PUSHES = pa.schema(
 NO_MESSAGES = pa.RecordBatch.from_arrays([pa.nulls(0, one.type) for one in MESSAGES], schema=MESSAGES)
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MAX_TIME_MS = 253_402_300_799_999  #: 9999-12-31T23:59:59.999Z in ms: the last moment at which a message may mature.
-MIN_TIME_MS = -62_135_596_800_000  #: 0001-01-01 in ms: the first moment that Python can hold.
 
 #: The ids of buckets begin with it (`buckets.py`), and no id of a message does.
 BUCKET_PREFIX = "\x7f"

@@ -9,6 +9,7 @@ from typing import Any
 
 from spark_queue.errors import MessageError, OptionError, plural
 from spark_queue.messages.json_text import HALF_SURROGATE, find_json_faults, is_text, type_name
+from spark_queue.messages.times import MAX_DURATION_MS
 
 
 def error_for_values(
@@ -37,7 +38,15 @@ def error_for_values(
 
 def check_id_and_headers(id: object, headers: object) -> None:
     """Raise `MessageError` if an id or headers are not text; `None` is allowed."""
-    if fault := next(_find_column_faults({"ids": id, "headers": headers}), None):
+    check_fields(ids=id, headers=headers)
+
+
+def check_fields(**fields: object) -> None:
+    """Raise `MessageError` if one of `ids`, `headers`, `mature`, `tries` and `delay` (s) is wrong.
+
+    Each is that of one message; `None` is allowed.
+    """
+    if fault := next(_find_column_faults(fields), None):
         raise MessageError(fault)
 
 
@@ -66,7 +75,7 @@ def _find_payload_faults(payload: Any) -> Iterator[str]:
 
 def _find_column_faults(given: Mapping[str, Any]) -> Iterator[str]:
     """Yield the mistakes in the other columns of a message."""
-    ids, headers, mature, tries = (given.get(name) for name in ("ids", "headers", "mature", "tries"))
+    ids, headers, mature, tries, delay = map(given.get, ("ids", "headers", "mature", "tries", "delay"))
     if ids is not None and not is_text(ids):
         yield (
             f"id: {HALF_SURROGATE}" if isinstance(ids, str) else f"id must be text, not {type_name(ids)}; use str(…)"
@@ -78,7 +87,10 @@ def _find_column_faults(given: Mapping[str, Any]) -> Iterator[str]:
     if mature is not None and not isinstance(mature, datetime):
         yield f"mature must be a datetime with a time zone, not {type_name(mature)}"
     if tries is not None and not (isinstance(tries, int) and -(2**31) <= tries < 2**31):
-        yield f"tries must be a whole number below 2147483648, not {tries!r}"
+        is_long = isinstance(tries, int) and abs(tries) >= 10**30  # Python may refuse to write its digits
+        yield f"tries must be a whole number below 2147483648, not {'a longer one' if is_long else repr(tries)}"
+    if delay is not None and not (isinstance(delay, int | float) and abs(delay) <= MAX_DURATION_MS / 1000):
+        yield "delay must be a number of seconds that end before the year 5000"
 
 
 def _find_header_faults(headers: Mapping[Any, Any]) -> Iterator[str]:

@@ -10,7 +10,9 @@ from inspect import signature
 from typing import ParamSpec, TypeVar
 
 from spark_queue.errors import OptionError, did_you_mean
+from spark_queue.messages.times import MAX_DURATION_MS
 from spark_queue.options.masking import masked_repr
+from spark_queue.options.values import MAX_COUNT
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -49,15 +51,24 @@ def _hint(unknown: str, known: frozenset[str]) -> str:
 
 
 def check_seconds(name: str, value: object, *, minimum: float = 0.0) -> None:
-    """Raise `OptionError` if an argument is not a number of seconds, `minimum` or more."""
-    is_valid = isinstance(value, int | float) and not isinstance(value, bool) and minimum <= value < math.inf
-    if not is_valid:
-        hint = "; use .total_seconds()" if type(value).__name__ == "timedelta" else ""
-        wanted = f"a number of seconds, {minimum:g} or more"
-        raise OptionError(f"{name} must be {wanted}, not {masked_repr(value)}{hint}", option=name)
+    """Raise `OptionError` if an argument is not a number of seconds, `minimum` or more.
+
+    They must end before the year 5000, as all durations must.
+    """
+    numbers = "a number of seconds"
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if abs(value) > MAX_DURATION_MS / 1000:  # it is not shown: it may have any number of digits
+            raise OptionError(f"{name} must be {numbers} that end before the year 5000", option=name)
+        if value >= minimum:
+            return
+    wanted = numbers if minimum == -math.inf else f"{numbers}, {minimum:g} or more"
+    hint = "; use .total_seconds()" if type(value).__name__ == "timedelta" else ""
+    raise OptionError(f"{name} must be {wanted}, not {masked_repr(value)}{hint}", option=name)
 
 
 def check_count(name: str, value: object) -> None:
     """Raise `OptionError` if an argument is not a whole number, 1 or more."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise OptionError(f"{name} must be a whole number, 1 or more, not {masked_repr(value)}", option=name)
+    if value > MAX_COUNT:
+        raise OptionError(f"{name} must be a whole number, at most {MAX_COUNT}", option=name)

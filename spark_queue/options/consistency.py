@@ -8,8 +8,18 @@ from typing import Any
 from spark_queue.errors import OptionError, did_you_mean
 from spark_queue.options.inputs import EXPECTED_INPUTS, LOG, QUEUE, InputOptions
 from spark_queue.options.masking import masked_repr
+from spark_queue.options.queue_names import check_dead_letter_queue
 from spark_queue.options.url import StoreUrl
-from spark_queue.options.values import AT_LEAST_ONCE, AT_MOST_ONCE, BUCKET, EXACTLY_ONCE, ROLE_NAMES, SINGLE, Role
+from spark_queue.options.values import (
+    AT_LEAST_ONCE,
+    AT_MOST_ONCE,
+    BUCKET,
+    EXACTLY_ONCE,
+    FAIL,
+    ROLE_NAMES,
+    SINGLE,
+    Role,
+)
 
 
 def resolve_inputs(chosen: dict[str, Any], roles: tuple[Role, ...]) -> None:
@@ -70,6 +80,17 @@ def check_mode(chosen: Mapping[str, Any]) -> None:
             raise option_error(option_name(name), why)
         if name in _LOG_MODE_OPTIONS and LOG not in modes:
             raise option_error(option_name(name), f"needs mode={LOG}: set that too")
+    if chosen.get("on_unread") == FAIL and QUEUE not in modes:
+        why = f"is {FAIL!r}, but mode={LOG} removes no messages: leave it out. A new checkpoint reads them again"
+        raise option_error("onUnread", why)
+
+
+def check_dead_letters(chosen: Mapping[str, Any]) -> None:
+    """Raise `OptionError` if dead letters would come back to a queue that the options name."""
+    inputs: Mapping[str, InputOptions] = chosen.get("inputs") or {}
+    for queue in (chosen.get("queue"), *(one.queue for one in inputs.values())):
+        if queue is not None:
+            check_dead_letter_queue(queue, chosen.get("dead_letter_queue"), "option 'deadLetterQueue'")
 
 
 def resolve_delivery(chosen: dict[str, Any], roles: tuple[Role, ...]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from spark_queue.errors import did_you_mean
 from spark_queue.messages.buckets import MAX_BUCKET_ROWS
+from spark_queue.messages.times import MAX_DURATION_MS
 from spark_queue.options.inputs import LOG
 from spark_queue.options.values import AUTO, MAX_COUNT, NEVER, REST
 
@@ -28,17 +29,23 @@ PLAIN_NAME = re.compile(r"[A-Za-z0-9_.:@-]{1,100}")
 def duration(text: str) -> int:
     """Return the ms of a duration such as `500ms`, `30s`, `2 minutes`, `1.5h`, `7d` or `PT1H30M`.
 
-    The last form is that of ISO 8601. Raises `ValueError` for other text, also for years and
-    months: their length varies.
+    The last form is that of ISO 8601. Raises `ValueError` for other text, for a duration that does
+    not end before the year 5000, and for years and months: their length varies.
     """
     if (iso := _ISO.fullmatch(text.strip())) and iso.lastindex:
         weeks, days, hours, minutes, seconds = (float(part or 0) for part in iso.groups())
-        return round(1000 * (((weeks * 7 + days) * 24 + hours) * 3600 + minutes * 60 + seconds))
+        return _whole_ms(1000 * (((weeks * 7 + days) * 24 + hours) * 3600 + minutes * 60 + seconds))
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]+)\s*", text)
     unit = _UNIT_NAMES.get(match[2].lower(), match[2].lower()) if match else ""
     if match is None or unit not in _UNITS:
         raise ValueError("a duration such as 500ms, 30s, 2m, 1h or 7d")
-    return round(float(match[1]) * _UNITS[unit])
+    return _whole_ms(float(match[1]) * _UNITS[unit])
+
+
+def _whole_ms(ms: float) -> int:
+    if ms > MAX_DURATION_MS:  # no time that is computed from it can be too large for a database
+        raise ValueError("a duration that ends before the year 5000")
+    return round(ms)
 
 
 def lease(text: str) -> int | None:
@@ -68,14 +75,31 @@ def _at_least_100_ms(found: int) -> int:
 
 def count(text: str) -> int:
     """Return a whole number, 1 to 2147483647. Raises `ValueError` for other text."""
-    if not re.fullmatch(r"\s*\+?\d+\s*", text) or not 0 < int(text) <= MAX_COUNT:
+    found = _whole_number(text)
+    if found is None or not 0 < found <= MAX_COUNT:
         raise ValueError("a whole number from 1 to 2147483647")
-    return int(text)
+    return found
+
+
+def _whole_number(text: str) -> int | None:
+    """Return a whole number of up to 30 digits (Python has a limit, too); `None` for other text."""
+    return int(text) if re.fullmatch(r"\s*\+?\d{1,30}\s*", text) else None
 
 
 def count_or_auto(text: str) -> int | None:
     """Return a whole number as `count`, `None` for `auto`. Raises `ValueError` for other text."""
     return _word_or(AUTO, count, text)
+
+
+def byte_size(text: str) -> int:
+    """Return the bytes of a size such as `1048576`, `512k`, `64m` or `2g`, as Spark reads sizes.
+
+    Raises `ValueError` for other text, and for 0.
+    """
+    match = re.fullmatch(r"\s*(\d{1,15})\s*(?:([kmgt])?(?:i?b)?)\s*", text.lower())
+    if match is None or not int(match[1]):
+        raise ValueError("a size such as 512k, 64m, 2g, or a number of bytes")
+    return int(match[1]) << {"k": 10, "m": 20, "g": 30, "t": 40}.get(match[2] or "", 0)
 
 
 def target(text: str) -> int:
@@ -116,9 +140,10 @@ def bucket_rows(text: str) -> int:
 
 def batch_number(text: str) -> int:
     """Return a whole number, 0 or more. Raises `ValueError` for other text."""
-    if not re.fullmatch(r"\s*\d+\s*", text) or int(text) >= 2**63:
+    found = _whole_number(text)
+    if found is None or found >= 2**63:
         raise ValueError("a whole number from 0")
-    return int(text)
+    return found
 
 
 def consumer_name(text: str) -> str:

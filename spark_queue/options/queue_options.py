@@ -10,6 +10,7 @@ from typing import Any, Self
 from spark_queue.errors import OptionError, did_you_mean
 from spark_queue.messages.buckets import Buckets, Layout
 from spark_queue.options.consistency import (
+    check_dead_letters,
     check_mode,
     option_error,
     option_name,
@@ -22,6 +23,7 @@ from spark_queue.options.masking import HIDDEN, mask, mask_if_url, masked_repr
 from spark_queue.options.parsers import (
     batch_number,
     bucket_rows,
+    byte_size,
     consumer_name,
     count,
     count_or_auto,
@@ -35,7 +37,7 @@ from spark_queue.options.parsers import (
     url_map,
     word,
 )
-from spark_queue.options.queue_names import dead_letter_queue
+from spark_queue.options.queue_names import dead_letter_queue, takes_dead_letters
 from spark_queue.options.values import (
     ALL_ROLES,
     AT_LEAST_ONCE,
@@ -43,12 +45,15 @@ from spark_queue.options.values import (
     AUTO,
     BUCKET,
     EXACTLY_ONCE,
+    FAIL,
     FROM_EARLIEST,
     FROM_LATEST,
+    IGNORE,
     MAX_COUNT,
     READ_ROLES,
     ROLE_NAMES,
     SPARK_OPTIONS,
+    WARN,
     Role,
 )
 
@@ -131,6 +136,11 @@ class QueueOptions:
         "[takes `targetBatchDuration`](options.md#batches-that-find-their-size).",
         shown="`auto`",
     )  # fmt: skip
+    max_bytes_per_trigger: int | None = _option(
+        byte_size, ("stream",),
+        "Maximum bytes of messages per micro-batch, such as `64m`. A batch has at least one message.",
+        shown="64 MB for each partition; none if `maxRecordsPerTrigger` is a number",
+    )  # fmt: skip
     target_batch_duration: int = _option(
         target, ("stream",), "With `maxRecordsPerTrigger=auto`: how long a micro-batch may take.", 2_000, "2s"
     )
@@ -179,6 +189,12 @@ class QueueOptions:
         "`rows`: the query fails if a row is not among those written before. `none`: no check, for a query whose "
         "rows differ each time (random values, the clock).",
         "rows",
+    )  # fmt: skip
+    on_unread: str = _option(
+        one_of(WARN, FAIL, IGNORE), ("stream",),
+        "What happens if a query [has not read](unread.md) all messages of a batch, with `limit` for example: `warn` "
+        "(the batch is committed), `fail` the query (the batch is not), or `ignore`.",
+        WARN,
     )  # fmt: skip
     max_tries: int | None = _option(
         count, ("stream", "settle"), "Number of failed tries after which a message moves to the dead-letter queue."
@@ -288,6 +304,7 @@ class QueueOptions:
             raise option_error("minPartitions", why)
         check_mode(chosen)
         resolve_inputs(chosen, roles)
+        check_dead_letters(chosen)
         chosen.setdefault("fail_if_missing", roles == ("snapshot",))
         resolve_delivery(chosen, roles)
         resolve_layout(chosen, roles)
@@ -328,8 +345,12 @@ class QueueOptions:
         return replace(self, url=url, urls=None, queue=one.queue, mode=one.mode, inputs=None, combine=ZIP)
 
     def dead_letter_queue_of(self, queue: str) -> str:
-        """Return the dead-letter queue of `queue`."""
-        return self.dead_letter_queue or dead_letter_queue(queue)
+        """Return the dead-letter queue of `queue`.
+
+        One that several queues share may be read, too: its own dead letters go to its default.
+        """
+        shared = self.dead_letter_queue
+        return shared if shared and takes_dead_letters(shared, queue) else dead_letter_queue(queue)
 
 
 def role_of_write(raw: Mapping[str, str]) -> Role:

@@ -13,6 +13,7 @@ ALL_ROLES: tuple[Role, ...] = ("stream", "snapshot", "push", "settle")
 #: Options that Spark itself adds to those of the user.
 SPARK_OPTIONS = frozenset({"checkpointlocation", "queryname", "numrows", "truncate"})
 
+WARN, FAIL, IGNORE = "warn", "fail", "ignore"
 NEVER, AUTO = "never", "auto"
 FROM_EARLIEST, FROM_LATEST = "earliest", "latest"
 SINGLE, BUCKET = "single", "bucket"

@@ -19,6 +19,10 @@ from spark_queue.stores import resolve_options
 URLS_VARIABLE = "SPARK_QUEUE_REST_URLS"
 
 
+#: Stands for the queue, of which each request names its own.
+ANY_QUEUE = "any queue of the namespace"
+
+
 @dataclass(frozen=True)
 class Limits:
     """Limits of one request: bytes of its body, messages, and ms of waiting."""
@@ -59,7 +63,7 @@ class Settings:
             )
         options = {}
         for name, one in self.graph.namespaces.items():
-            raw = {**one.options, "url": one.url, "queue": "any"}
+            raw = {**one.options, "url": one.url, "queue": ANY_QUEUE}
             try:
                 options[name] = resolve_options(QueueOptions.parse(raw, "stream"))
             except OptionError as error:

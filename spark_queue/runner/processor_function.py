@@ -21,7 +21,7 @@ from spark_queue.graph.processor_function import Output, ProcessorContext, error
 from spark_queue.messages.columns import header_dicts
 from spark_queue.messages.message import Message
 from spark_queue.messages.payload import as_json, decode, encode, from_json
-from spark_queue.messages.value_errors import check_id_and_headers
+from spark_queue.messages.value_errors import check_fields
 from spark_queue.runner.selector import load_function
 from spark_queue.spark.schema import arrow_schema
 from spark_queue.spark.spark_errors import failure_of
@@ -232,7 +232,7 @@ class RowCalls:
 
 def _to_row(place: Place, one: Output, provenance: str | None) -> dict[str, Any]:
     headers = dict(one.headers) if provenance is None else {**one.headers, PROVENANCE_HEADER: provenance}
-    check_id_and_headers(one.id, headers)
+    check_fields(ids=one.id, headers=headers, mature=one.mature, tries=one.tries, delay=one.delay)
     return {
         "ns": place.ns,
         "queue": place.queue,

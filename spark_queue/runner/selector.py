@@ -40,7 +40,7 @@ from pyspark.sql.types import (
 from spark_queue.errors import GraphError, did_you_mean
 from spark_queue.graph.file_mistakes import Mistake
 from spark_queue.graph.parts import FROM_FILE, FieldPath, ForeignSql, names_function
-from spark_queue.messages.schema import MAX_TIME_MS
+from spark_queue.messages.times import MAX_TIME_MS
 from spark_queue.runner.sql.compile import can_check, compile_foreign
 from spark_queue.runner.sql.fields import JSON_COLUMN, to_spark_sql
 from spark_queue.runner.sql.sizes import MAX_RESULT
@@ -303,7 +303,8 @@ def _result_fields(made: Column, kind: StructType) -> list[Column]:
             case "delay", DayTimeIntervalType():
                 part = F.unix_millis(F.timestamp_seconds(F.lit(0)) + part)
             case "mature" | "delay", _:
-                part = F.round(part.cast("double") * 1000).cast("long")
+                ms = F.round(part.cast("double") * 1000)  # bounded: a cast may make 0 of NaN
+                part = F.when(ms.isNotNull(), F.when(F.abs(ms) < 1e15, ms).otherwise(1e15)).cast("long")
         maximum = {"mature": MAX_TIME_MS, "delay": MAX_TIME_MS // 2, "tries": 2**31 - 1}[field.name]
         wrong = F.concat(F.lit(f"its {field.name} is "), part.cast("string"))
         checked = F.when(part.between(0, maximum) | part.isNull(), part).otherwise(F.raise_error(wrong))

@@ -17,6 +17,7 @@ from spark_queue.graph.parts import FieldPath, Place
 from spark_queue.graph.step import Step
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.options.values import AT_LEAST_ONCE, EXACTLY_ONCE
+from spark_queue.runner.dead_letter_cycles import dead_letter_cycle
 from spark_queue.runner.traffic import Traffic
 from spark_queue.stores import resolve_options, store_class
 
@@ -172,6 +173,12 @@ class RunnableStep(ABC, Generic[D]):
         try:
             if options := self.queue_options:
                 resolve_options(options)
+            if cycle := dead_letter_cycle(self.graph, self.step):
+                text = (
+                    f"its dead letters come back to it: {' -> '.join(cycle)}. Set another deadLetterQueue in the "
+                    "options of one of the steps that read these queues"
+                )
+                yield Mistake((self.step.section, self.name, self.source_field), text)
             if text := self._source_mistake():
                 yield Mistake((self.step.section, self.name, self.source_field), text)
         except UsageError as error:

@@ -6,7 +6,7 @@ are imported in the methods that return them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
@@ -17,10 +17,12 @@ from spark_queue.options.inputs import LOG
 from spark_queue.options.queue_options import QueueOptions, role_of_write
 from spark_queue.options.values import EXACTLY_ONCE, READ_ROLES, Role
 from spark_queue.spark.pickling import PickledWithLoader
+from spark_queue.spark.read.driver_process import set_program
 from spark_queue.spark.read.limits import set_cluster_cores
 from spark_queue.spark.schema import check_read_schema, read_schema
 from spark_queue.spark.tracebacks import hide_tracebacks
 from spark_queue.stores import pin_databases, resolve_options
+from spark_queue.stores.services.owner import Owner
 
 if TYPE_CHECKING:
     from spark_queue.spark.write.data_writers import BatchWriter, Push, StreamWriter
@@ -37,6 +39,9 @@ class QueueDataSource(PickledWithLoader, DataSource):
 
     #: The cores of the cluster, if the session that registered this class knows them.
     cores: int | None = None
+
+    #: The fields of the `Owner` that is the program that registered this class, if it did.
+    program: dict[str, Any] | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -102,6 +107,7 @@ class QueueDataSource(PickledWithLoader, DataSource):
     def _read_options(self, schema: StructType, role: Role) -> QueueOptions:
         options = self._options(role)
         set_cluster_cores(self.cores)
+        set_program(Owner(**self.program) if self.program else None)
         check_read_schema(schema, options)
         return pin_databases(options, create=role == "stream" and not options.fail_if_missing)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -19,17 +19,18 @@ from pyspark.sql.types import (
     StructType,
     VariantType,
 )
-from pyspark.sql.variant_utils import VariantUtils
 
 from spark_queue.errors import MessageError
 from spark_queue.messages.batching import batch_by_size
-from spark_queue.messages.columns import columns_by_name, no_headers
+from spark_queue.messages.columns import columns_by_name, header_dicts, no_headers
+from spark_queue.messages.dead_letter import ERROR_HEADER, FROM_HEADER, MAX_REASON_BYTES, NewDeadLetter, cut_text
 from spark_queue.messages.ids import new_id_array, new_ids
-from spark_queue.messages.payload import from_json
+from spark_queue.messages.payload import from_json, text_or_bytes
 from spark_queue.messages.rules import id_rules, is_utf8, replace_invalid_utf8
 from spark_queue.messages.schema import PUSHES
+from spark_queue.messages.times import MAX_DURATION_MS
 from spark_queue.spark.schema import arrow_schema
-from spark_queue.spark.typed_json import encode_json_column
+from spark_queue.spark.typed_json import encode_json_column, encode_variants
 
 #: Rows per batch, if Spark passes single rows: to streaming writers on Spark 4.0.
 ROWS_PER_BATCH = 10_000
@@ -38,8 +39,12 @@ ROWS_PER_BATCH = 10_000
 #: Writing each such batch alone means more waiting, and buckets that are not full.
 COALESCED_ROWS, COALESCED_BYTES = 40_000, 8 << 20
 
-#: How many bytes of a payload a dead letter keeps.
-DEAD_LETTER_BYTES = 1 << 20
+#: A delay (s) that no queue accepts. It stands for all that are longer, some of which 64 bits in ms
+#: do not hold: they would begin again at 0.
+TOO_LONG = 2 * MAX_DURATION_MS // 1000
+
+#: The most tries that a message can have.
+MAX_TRIES = 2**31 - 1
 
 #: Returns the given number of ids.
 NewIds = Callable[[int], pa.Array]
@@ -47,25 +52,26 @@ NewIds = Callable[[int], pa.Array]
 
 def encode_pushes(
     batch: pa.RecordBatch, schema: StructType, payload_format: str | None, new_ids: NewIds
-) -> pa.RecordBatch:
-    """Return a batch of Spark as a PUSHES batch.
+) -> tuple[pa.RecordBatch, dict[int, str]]:
+    """Return a batch of Spark as a PUSHES batch, and the rows that no such batch can hold.
 
-    A NULL id gets a new one, NULL tries are 0. Raises `MessageError` if tries exceed 2147483647.
+    The latter have the rule that they break, and other values that can be held. A NULL id gets a
+    new one, NULL tries are 0.
     """
     n = batch.num_rows
     has = set(batch.schema.names)
-    payload, kinds = _payloads(batch.column("payload"), schema["payload"].dataType, payload_format)
+    payload, kinds, faults = _payloads(batch.column("payload"), schema["payload"].dataType, payload_format)
     ids = batch.column("id") if "id" in has else pa.nulls(n, pa.string())
     if ids.null_count:
         ids = new_ids(n) if ids.null_count == n else pc.coalesce(ids, new_ids(n))
     tries = pa.repeat(0, n)
     if "tries" in has:
         tries = batch.column("tries").cast(pa.int64()).fill_null(0)
-        row = pc.index(pc.greater(tries, 2**31 - 1), True).as_py()
-        if row >= 0:
-            raise MessageError(
-                f"row with id {ids[row].as_py()!r}: its tries is beyond 2147483647", rows={row: "tries"}
-            )
+        tries = pc.max_element_wise(tries, -1)  # each negative number breaks the same rule
+        too_many = pc.greater(tries, MAX_TRIES)
+        for row in pc.indices_nonzero(too_many).to_pylist():
+            faults.setdefault(row, f"its tries is beyond {MAX_TRIES}")
+        tries = pc.if_else(too_many, 0, tries)
     columns = {
         "id": ids,
         "payload": payload,
@@ -75,23 +81,32 @@ def encode_pushes(
         "delay": delays_ms(batch.column("delay")) if "delay" in has else pa.nulls(n),
         "tries": tries,
     }
-    return pa.RecordBatch.from_pydict(columns, schema=PUSHES)
+    return pa.RecordBatch.from_pydict(columns, schema=PUSHES), faults
 
 
-def encode_changes(batch: pa.RecordBatch, schema: StructType, payload_format: str | None) -> pa.RecordBatch:
-    """Return a batch of Spark as a PUSHES batch that changes stored messages.
+def encode_changes(
+    batch: pa.RecordBatch, schema: StructType, payload_format: str | None
+) -> tuple[pa.RecordBatch, dict[int, str]]:
+    """Return a batch of Spark as a PUSHES batch that changes stored messages, as `encode_pushes`.
 
-    A field whose column is NULL or missing does not change. Raises `MessageError` if tries exceed
-    2147483647.
+    A field whose column is NULL or missing does not change.
     """
     if "payload" not in batch.schema.names:
         batch = batch.append_column("payload", pa.nulls(batch.num_rows, pa.string()))
         schema = StructType([*schema.fields, StructField("payload", StringType())])
-    rows = encode_pushes(batch, schema, payload_format, new_id_array)
+    rows, faults = encode_pushes(batch, schema, payload_format, new_id_array)
     if "headers" in batch.schema.names:
-        return rows
+        return rows, faults
     columns = columns_by_name(rows) | {"headers": pa.nulls(len(rows), PUSHES.field("headers").type)}
-    return pa.RecordBatch.from_pydict(columns, schema=PUSHES)
+    return pa.RecordBatch.from_pydict(columns, schema=PUSHES), faults
+
+
+def filter_encoded(
+    rows: pa.RecordBatch, faults: Mapping[int, str], mask: pa.Array
+) -> tuple[pa.RecordBatch, dict[int, str]]:
+    """Return some of the rows that were encoded, with those of them that are bad."""
+    places = pc.indices_nonzero(mask).to_pylist() if faults else ()
+    return rows.filter(mask), {row: faults[place] for row, place in enumerate(places) if place in faults}
 
 
 def target_column(batch: pa.RecordBatch, rows: pa.RecordBatch, column: str) -> pa.Array:
@@ -109,70 +124,57 @@ def target_column(batch: pa.RecordBatch, rows: pa.RecordBatch, column: str) -> p
     return names
 
 
-def _payloads(column: pa.Array, kind: DataType, payload_format: str | None) -> tuple[pa.Array, pa.Array]:
-    """Return the payloads, and the kind of each."""
+def _payloads(
+    column: pa.Array, kind: DataType, payload_format: str | None
+) -> tuple[pa.Array, pa.Array, dict[int, str]]:
+    """Return the payloads, the kind of each, and the rows whose payload cannot be written."""
+    faults: dict[int, str] = {}
     if isinstance(kind, StructType | MapType | ArrayType):
-        return from_json(encode_json_column(column, kind))
+        texts, faults = encode_json_column(column, kind)
+        return *from_json(texts), faults
     if isinstance(kind, VariantType):
-        texts = [
-            None if one is None else VariantUtils.to_json(one["value"], one["metadata"]).encode()
-            for one in column.to_pylist()
-        ]
-        return from_json(pa.array(texts, pa.binary()))
+        texts, faults = encode_variants(column)
+        return *from_json(texts), faults
     payload = column.cast(pa.binary())
     if payload_format is None:
         payload_format = "json" if isinstance(kind, StringType) else "binary"
     if payload_format in ("json", "variant"):
-        return from_json(payload)
-    return payload, pa.repeat(payload_format, len(payload))
+        return *from_json(payload), faults
+    return payload, pa.repeat(payload_format, len(payload)), faults
 
 
 def delays_ms(column: pa.Array) -> pa.Array:
-    """Return intervals, or numbers of seconds, in ms."""
+    """Return intervals, or numbers of seconds, in ms.
+
+    Infinity, NaN and numbers that are too large become a delay that is too long.
+    """
     if pa.types.is_duration(column.type):
         return pc.divide(column.cast(pa.duration("us")).cast(pa.int64()), 1000)
-    if pa.types.is_integer(column.type):
-        return pc.multiply(column.cast(pa.int64()), 1000)
-    seconds = column.cast(pa.float64())
-    ms = pc.multiply(seconds, 1000)
-    # No integer holds infinity, NaN and too large numbers. 1e15 is refused later, as out of bounds.
-    bounded = pc.if_else(pc.less(pc.abs(ms), 1e15), ms, pc.if_else(pc.less(ms, 0), -1e15, 1e15))
-    return pc.round(bounded).cast(pa.int64())
+    seconds = column.cast(pa.int64() if pa.types.is_integer(column.type) else pa.float64())
+    fits = pc.and_(pc.greater(seconds, -TOO_LONG), pc.less(seconds, TOO_LONG))
+    bounded = pc.if_else(fits, seconds, pc.if_else(pc.less(seconds, 0), -TOO_LONG, TOO_LONG))
+    return pc.round(pc.multiply(bounded, 1000)).cast(pa.int64())
 
 
-def dead_letter_rows(queue: str, rows: pa.RecordBatch, reasons: Sequence[str]) -> pa.RecordBatch:
-    """Return dead letters, which any queue takes, of rows that cannot become messages of `queue`.
-
-    The header `x-error` has the reason. If a payload is cut, `x-dl-size` has its size. If an id is
-    replaced, `x-dl-id` has the old one.
-    """
-    letters: list[dict[str, Any]] = []
+def dead_letters_of(queue: str, rows: pa.RecordBatch, rules: Sequence[str]) -> list[NewDeadLetter]:
+    """Return the dead letters of rows that cannot become messages of `queue`, with the `rules`."""
     ids, rows = rows.column("id"), replace_invalid_utf8(rows)
     changed = pc.not_equal(ids.cast(pa.binary()), rows.column("id").cast(pa.binary()))
     id_errors = [*id_rules(rows.column("id")), (changed, "it is not UTF-8")]
     bad_ids = {number for bad, _ in id_errors for number in pc.indices_nonzero(bad).to_pylist()}
-    for number, (row, reason) in enumerate(zip(rows.to_pylist(), reasons, strict=True)):
-        payload, kind = row["payload"], row["payload_kind"]
-        headers = {key: value for key, value in row["headers"] or () if value is not None}
-        headers |= {"x-error": reason, "x-dl-from-queue": queue}
+    columns = (rows.column(name).to_pylist() for name in ("id", "payload", "payload_kind"))
+    headers = header_dicts(rows)
+    spare_ids = new_ids(len(rows))
+    letters: list[NewDeadLetter] = []
+    for number, (id, payload, kind) in enumerate(zip(*columns, strict=True)):
         if payload is None:
             payload, kind = b"", "text"
-        if len(payload) > DEAD_LETTER_BYTES:
-            headers["x-dl-size"] = str(len(payload))
-            payload, kind = payload[:DEAD_LETTER_BYTES], "binary"
-        if kind != "binary":
-            try:
-                payload.decode()
-                kind = "text"
-            except UnicodeDecodeError:
-                kind = "binary"
-        id = row["id"]
-        if number in bad_ids:
-            headers["x-dl-id"], (id,) = id or "", new_ids(1)
-        letters.append(
-            {"id": id, "payload": payload, "payload_kind": kind, "headers": list(headers.items()), "tries": 0}
-        )
-    return pa.RecordBatch.from_pylist(letters, schema=PUSHES)
+        if kind != "binary":  # it may be no JSON
+            payload, kind = text_or_bytes(payload)
+        reasons = {ERROR_HEADER: cut_text(rules[number], MAX_REASON_BYTES), FROM_HEADER: queue}
+        spare, bad = spare_ids[number], number in bad_ids
+        letters.append(NewDeadLetter(id or "", payload, kind, headers[number], reasons, spare, needs_spare=bad))
+    return letters
 
 
 def coalesce_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

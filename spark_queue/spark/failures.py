@@ -1,5 +1,7 @@
 """Record why queries fail, in the stores that they read, for the dead letters of bad messages.
 
+The listener that does it also passes on what Spark has read of each batch (`unread.py`).
+
 A message that makes its batch fail is found when the query starts again (`services/poison.py`).
 A new reader process finds it, but only the driver has the exception. `supervise` records the
 exception, since it restarts the query itself. For all other programs a listener records it: Spark
@@ -13,6 +15,7 @@ it, the query starts again, or the program ends.
 from __future__ import annotations
 
 import atexit
+import json
 import logging
 import re
 import threading
@@ -26,8 +29,10 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from spark_queue.errors import QueueError
 from spark_queue.options.masking import mask_words, scrub
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.spark.query_sources import execution_of, source_options
 from spark_queue.spark.spark_errors import failure_of
+from spark_queue.spark.task_context import LISTENER_PROPERTY
+from spark_queue.spark.unread import UnreadWatch
 from spark_queue.stores import open_store
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.poison import delete_failure, note_failure
@@ -46,6 +51,14 @@ _CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f]+")
 _URL_WITH_LOGIN = re.compile(r"\w[\w+.-]*://[^\s'\"]*@[^\s'\"]*")
 
 _sessions_with_listener: WeakSet[SparkSession] = WeakSet()
+
+#: The runs of queries about which Spark reports to a listener of this program.
+_heard_runs: set[str] = set()
+
+
+def is_run_heard(query: StreamingQuery) -> bool:
+    """Return whether Spark reports to a listener of ours about this run of a query."""
+    return str(query.runId) in _heard_runs
 
 
 def record_failure(query: StreamingQuery, error: StreamingQueryException, url: str) -> None:
@@ -92,13 +105,20 @@ def add_listener(spark: SparkSession) -> None:
 
 
 class _QueryRun:
-    """One run of a query. Its failure is recorded once."""
+    """One run of a query. Its failure is recorded once. `watch`: see `UnreadWatch`."""
 
     def __init__(self, query: StreamingQuery) -> None:
         self.id = query.id
         self._query = query
+        self.watch = UnreadWatch(query, replayed=_unfinished_batch(query))
         self._lock = threading.Lock()
         self._recorded = False
+
+    def catch_up(self) -> None:
+        """Take the reports of batches that Spark has not passed on yet: the program ends."""
+        for progress in self._query.recentProgress:
+            self.watch.note(json.loads(progress.json))
+        self.watch.close()
 
     def record(self) -> None:
         """Record the error of the run, if it failed. Waits if another thread is doing so."""
@@ -109,11 +129,21 @@ class _QueryRun:
                 self._recorded = True
 
 
+def _unfinished_batch(query: StreamingQuery) -> int | None:
+    """Return the batch with which a run begins that starts now, if it did not finish before."""
+    execution = execution_of(query)
+    planned, finished = (one.getLatestBatchId() for one in (execution.offsetLog(), execution.commitLog()))
+    if planned.isEmpty() or (finished.isDefined() and finished.get() >= planned.get()):
+        return None
+    number: int = planned.get()
+    return number
+
+
 class QueryListener(StreamingQueryListener):
     """Records the errors of one session's queries when Spark reports their start or end.
 
     By default Spark converts each event to Python, with dozens of calls for each micro-batch. This
-    listener takes the event of Java, and reads only the id of its query.
+    listener takes the event of Java, and reads only the id of its query, or its report as JSON.
     """
 
     class Java:
@@ -122,45 +152,51 @@ class QueryListener(StreamingQueryListener):
         implements = ("org.apache.spark.sql.streaming.PythonStreamingQueryListener",)
 
     def __init__(self, spark: SparkSession) -> None:
+        self._context = spark.sparkContext
         self._streams = spark.streams
         jvm: Any = spark._jvm
         self._jlistenerobj = jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper(self)
         self._runs: dict[str, _QueryRun] = {}
 
     def onQueryStarted(self, event: Any) -> None:
+        # Spark calls this in the thread of the query, which all its jobs inherit.
+        self._context.setLocalProperty(LISTENER_PROPERTY, "true")
         query = self._streams.get(event.id().toString())
         assert query is not None
         new_run = _QueryRun(query)
         for run in [one for one in self._runs.values() if one.id == new_run.id]:
             run.record()
         self._runs[str(query.runId)] = new_run
+        _heard_runs.add(str(query.runId))
 
     def onQueryProgress(self, event: Any) -> None:
-        pass
+        progress = json.loads(event.progress().json())
+        if run := self._runs.get(progress["runId"]):
+            run.watch.note(progress)
 
     def onQueryIdle(self, event: Any) -> None:
         pass
 
     def onQueryTerminated(self, event: Any) -> None:
-        if run := self._runs.pop(event.runId().toString(), None):
+        number = event.runId().toString()
+        if run := self._runs.pop(number, None):
+            run.watch.close()
             run.record()
+        _heard_runs.discard(number)
 
     def close(self) -> None:
-        """Record the errors that Spark has not reported yet, before the program and the JVM end."""
+        """Record what Spark has not reported yet, before the program and the JVM end."""
         with suppress(Py4JNetworkError, OSError):  # the JVM was killed with its queries: there is no error to record
             self._streams.removeListener(self)
             for run in [*self._runs.values()]:
+                run.catch_up()
                 run.record()
 
 
-def _isolating_urls(query: StreamingQuery) -> Iterator[str]:
-    """Yield the URL of each store that the query reads with the option `isolateFailures`."""
-    leaves = query._jsq.streamingQuery().analyzedPlan().collectLeaves()
+def _isolating_urls(query: StreamingQuery) -> set[str]:
+    """Return the URL of each store that the query reads with the option `isolateFailures`."""
     found = set()
-    for number in range(leaves.size()):
-        leaf = leaves.apply(number)
-        if leaf.nodeName() == "StreamingRelationV2" and leaf.sourceName().lower() == "queue":
-            options = QueueOptions.parse(dict(leaf.extraOptions()), "stream")
-            if options.isolate_failures:
-                found |= {options.for_input(one).url for one in options.inputs} if options.inputs else {options.url}
-    yield from found
+    for options in source_options(query):
+        if options.isolate_failures:
+            found |= {options.for_input(one).url for one in options.inputs} if options.inputs else {options.url}
+    return found

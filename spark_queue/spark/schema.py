@@ -36,13 +36,14 @@ from spark_queue.messages.json_text import clean_json
 from spark_queue.messages.payload import as_json, as_text
 from spark_queue.options.inputs import DELIVERY_HASH, LOG
 from spark_queue.options.queue_options import QueueOptions
+from spark_queue.spark.read.arrival import ARRIVED
 from spark_queue.spark.read.offsets import delivery_of_tag
 from spark_queue.spark.typed_json import json_parser, json_writer, parse_json_column
 
 CORRUPT_COLUMN = "_corrupt_payload"
 
 #: Columns that only a read fills. A push ignores them, so you can write a DataFrame that was read.
-IGNORED_COLUMNS = ("delivery_hash", "position", "processed", "consumer", "outcome", "tag")
+IGNORED_COLUMNS = ("delivery_hash", "position", "processed", "consumer", "outcome", "tag", ARRIVED)
 
 _HEADERS = MapType(StringType(), StringType())
 
@@ -55,8 +56,11 @@ READ_COLUMNS: dict[str, DataType] = {
     "tries": IntegerType(),
     DELIVERY_HASH: StringType(),
 }
-#: The column of a read that only your own schema can add: the tag of a message's reservation.
-OPTIONAL_COLUMNS: dict[str, DataType] = {"tag": StringType()}
+#: Columns of a read that only your own schema adds: when the batch was reserved, and the tag of a
+#: message's reservation. A new column without that would end queries that write all columns to a
+#: table, or keep them in a state.
+LOG_OPTIONAL_COLUMNS: dict[str, DataType] = {ARRIVED: TimestampType()}
+OPTIONAL_COLUMNS: dict[str, DataType] = LOG_OPTIONAL_COLUMNS | {"tag": StringType()}
 LOG_READ_COLUMNS: dict[str, DataType] = READ_COLUMNS | {"position": LongType()}
 HISTORY_READ_COLUMNS: dict[str, DataType] = READ_COLUMNS | {
     "processed": TimestampType(),
@@ -101,11 +105,12 @@ SETTLE_COLUMN_TYPES: dict[str, tuple[type[DataType], ...]] = {
 }
 
 #: Converts a batch of stored messages to a batch of the DataFrame. Takes the tag of the messages,
-#: and the position of the first one in a log.
+#: the position of the first one in a log, and when they were reserved.
 BatchConverter = Callable[..., pa.RecordBatch]
 
-#: Joins batches of several inputs, by binding, into one. Takes their consumer and sequence too.
-BatchJoiner = Callable[[Mapping[str, pa.RecordBatch], str], pa.RecordBatch]
+#: Joins batches of several inputs, by binding, into one. Takes their consumer and sequence too, and
+#: when they were reserved.
+BatchJoiner = Callable[..., pa.RecordBatch]
 
 
 def read_schema(options: QueueOptions) -> StructType:
@@ -137,17 +142,17 @@ def _input_columns(options: QueueOptions, binding: str) -> dict[str, DataType]:
 def check_read_schema(schema: StructType, options: QueueOptions) -> None:
     """Raise `SchemaError` if a queue cannot be read as `schema`."""
     if options.inputs is None:
-        optional = {} if options.mode == LOG else OPTIONAL_COLUMNS
+        optional = LOG_OPTIONAL_COLUMNS if options.mode == LOG else OPTIONAL_COLUMNS
         _check_columns(schema, _read_columns(options) | optional, options, "a queue")
         return
     for field in schema.fields:
         name, kind = field.name, field.dataType
-        known = [*options.inputs, DELIVERY_HASH]
+        known = [*options.inputs, DELIVERY_HASH, ARRIVED]
         if name not in known:
             hint = did_you_mean(name, known) or f"; the columns are {', '.join(known)}"
             raise SchemaError(f"option 'inputs' names no {name!r}{hint}", column=name)
-        if name == DELIVERY_HASH:
-            _check_columns(StructType([field]), READ_COLUMNS, options, "a queue")
+        if name not in options.inputs:  # an input may have the name of a column that came later
+            _check_columns(StructType([field]), READ_COLUMNS | OPTIONAL_COLUMNS, options, "a queue")
         elif isinstance(kind, StructType):
             _check_columns(kind, _input_columns(options, name), options, f"the input {name!r}")
         else:
@@ -239,7 +244,12 @@ def batch_joiner(schema: StructType, options: QueueOptions) -> BatchJoiner:
 
 
 def _join_batches(
-    target: pa.Schema, schema: StructType, payload_format: str, batches: Mapping[str, pa.RecordBatch], delivery: str
+    target: pa.Schema,
+    schema: StructType,
+    payload_format: str,
+    batches: Mapping[str, pa.RecordBatch],
+    delivery: str,
+    arrived: int | None = None,
 ) -> pa.RecordBatch:
     rows = next(iter(batches.values())).num_rows
     columns: dict[str, pa.Array] = {}
@@ -252,6 +262,8 @@ def _join_batches(
             assert isinstance(field.dataType, StructType)
             shaped = _convert_batch(pa.schema(list(kind)), field.dataType, payload_format, batches[field.name])
             columns[field.name] = pa.StructArray.from_arrays(shaped.columns, fields=list(kind))
+        elif field.name == ARRIVED and isinstance(field.dataType, TimestampType):  # not an empty input
+            columns[field.name] = _arrivals(arrived, rows)
         else:
             columns[field.name] = pa.nulls(rows, kind)
     return pa.RecordBatch.from_pydict(columns, schema=target)
@@ -264,6 +276,7 @@ def _convert_batch(
     batch: pa.RecordBatch,
     tag: str | None = None,
     position: int = 0,
+    arrived: int | None = None,
 ) -> pa.RecordBatch:
     rows = batch.num_rows
     columns = {CORRUPT_COLUMN: pa.nulls(rows), DELIVERY_HASH: pa.nulls(rows)}
@@ -277,6 +290,8 @@ def _convert_batch(
             columns[name] = _hashes(delivery_of_tag(tag), [batch.column("id").to_pylist()])
         elif name == "tag":
             columns[name] = pa.repeat(pa.scalar(tag, pa.string()), rows)
+        elif name == ARRIVED:
+            columns[name] = _arrivals(arrived, rows)
         elif name == "position" and name not in batch.schema.names:
             columns[name] = pa.array(range(position, position + rows), pa.int64())
         elif name not in columns:
@@ -327,6 +342,15 @@ _PAYLOAD_CONVERTERS: dict[str, Callable[[pa.RecordBatch], pa.Array]] = {
     "binary": _binary_payloads,
     "variant": _variant_payloads,
 }
+
+
+# --- when they were reserved ----------------------------------------------------------------------
+
+
+def _arrivals(arrived: int | None, rows: int) -> pa.Array:
+    """Return the column `arrived`: that moment (ms) in each row, NULL if there is none."""
+    micros = None if arrived is None else 1000 * arrived
+    return pa.repeat(pa.scalar(micros, pa.timestamp("us", "UTC")), rows)
 
 
 # --- delivery hash --------------------------------------------------------------------------------

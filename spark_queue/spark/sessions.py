@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 
 from py4j.protocol import Py4JError
@@ -24,6 +25,7 @@ from spark_queue.spark.data_source import QueueDataSource
 from spark_queue.spark.failures import add_listener
 from spark_queue.spark.pickling import portable_source
 from spark_queue.spark.read.limits import cores
+from spark_queue.stores.services.owner import Owner
 
 #: The environment variable and the conf that name the interpreter of Spark's Python workers.
 _PYTHON, _PYTHON_CONF = "PYSPARK_PYTHON", "spark.pyspark.python"
@@ -79,7 +81,8 @@ def register(spark: SparkSession) -> None:
     activate(spark)
     add_listener(spark)
     try:
-        spark.dataSource.register(portable_source(QueueDataSource, cores=_cluster_cores(spark)))
+        source = portable_source(QueueDataSource, cores=_cluster_cores(spark), program=asdict(Owner.current("", 0)))
+        spark.dataSource.register(source)
     except AnalysisException as error:
         if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):  # Spark 4.0 raises this if it has found the format itself
             raise

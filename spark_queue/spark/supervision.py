@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
 from spark_queue.errors import SchemaError
+from spark_queue.options.values import FAIL
 from spark_queue.spark.checkpoints import NOT_EMPTY, remove_unfinished_offset
-from spark_queue.spark.failures import ERROR_CHARACTERS, clear_failure, record_failure
+from spark_queue.spark.failures import ERROR_CHARACTERS, clear_failure, is_run_heard, record_failure
+from spark_queue.spark.progress import parse_offset
+from spark_queue.spark.read.delivery import ON_UNREAD
 from spark_queue.spark.read.leftovers import log_what_is_left
-from spark_queue.spark.read.multi_input import input_offsets
-from spark_queue.spark.read.offsets import READABLE_VERSIONS, commit_offset
+from spark_queue.spark.read.offsets import READABLE_VERSIONS, commit_offset, input_offsets
+from spark_queue.spark.read.proof import check_drained
 from spark_queue.spark.spark_errors import failure_of
+from spark_queue.spark.unread import UnreadWatch
 from spark_queue.stores.named import NamedStores
 
 if TYPE_CHECKING:
@@ -95,11 +98,14 @@ def supervise(
     failures = 0
     while True:
         query = start()
+        watch = None if is_run_heard(query) else UnreadWatch(query)  # no listener: Spark Connect, for example
         try:
             try:
                 while not query.awaitTermination(CHECK_INTERVAL):
+                    _look(watch, query)
                     on_check(query)
             finally:
+                _look(watch, query)
                 on_check(query)
         except StreamingQueryException as error:
             failures = 1 if query.lastProgress else failures + 1
@@ -124,6 +130,16 @@ def supervise(
             return query
 
 
+def _look(watch: UnreadWatch | None, query: StreamingQuery) -> None:
+    """Pass on what Spark has reported, but for the first batch of the run.
+
+    It may be one that comes again, of which a part was set aside.
+    """
+    if watch is not None:
+        for progress in query.recentProgress[1:]:
+            watch.note(json.loads(progress.json))
+
+
 def drain(query: StreamingQuery, url: str | Mapping[str, str], *, history: int = 0) -> int:
     """Wait until a query ends, commit its last batch, and return the number of messages removed.
 
@@ -136,34 +152,24 @@ def drain(query: StreamingQuery, url: str | Mapping[str, str], *, history: int =
 
     `url`: the store that the query reads, or stores by name as in the option `urls`. The query's
     progress does not contain it, since it may hold a password. `history` (ms): as in the option.
-    Raises the error of the query. A batch that Spark did not finish does not change.
+    Raises the error of the query. A batch that Spark did not finish does not change. Raises
+    `UnreadError` if the query has `onUnread=fail` and did not read the batch to its end.
     """
     query.awaitTermination()
     progress = query.lastProgress
     removed = 0
     with NamedStores({"": url} if isinstance(url, str) else url) as stores:
         for source in progress["sources"] if progress else ():
-            offset = _parse_offset(source["endOffset"])
+            offset = parse_offset(source["endOffset"])
             if offset.get("v") not in READABLE_VERSIONS or "consumer" not in offset:
                 continue
             views = input_offsets(offset) if "inputs" in offset else {"": offset}
+            names = {one: offset["inputs"][one].get("ns", "") if one else "" for one in views}
+            found = {one: stores["" if isinstance(url, str) else names[one]] for one in views}
+            if offset.get(ON_UNREAD) == FAIL:
+                check_drained(offset, views, found, source["numInputRows"])
             for binding, view in views.items():
-                ns = offset["inputs"][binding].get("ns") if binding else None
-                store = stores["" if isinstance(url, str) else ns or ""]
+                store = found[binding]
                 removed += commit_offset(store, view, history)
                 log_what_is_left(store, view["queue"])
     return removed
-
-
-def _parse_offset(text: Any) -> Any:
-    """Return the offset in a query's progress, or an empty dict if it is not a JSON object.
-
-    It is JSON; on Spark 4.0 and 4.1 it is the text of a Python dict.
-    """
-    for parse in (json.loads, ast.literal_eval):
-        try:
-            offset = parse(str(text))
-        except (ValueError, SyntaxError):
-            continue
-        return offset if isinstance(offset, dict) else {}
-    return {}

@@ -21,6 +21,19 @@ def batch_id_of(task: TaskContext) -> int | None:
     return None if number is None else int(number)
 
 
+#: The local property of a query whose session has our listener (`failures.py`).
+LISTENER_PROPERTY = "spark_queue.listener"
+
+
+def is_heard() -> bool:
+    """Return whether the session of this task's query has our listener, as far as it is known.
+
+    A task whose job a thread of the user has started does not know its query.
+    """
+    task = TaskContext.get()
+    return task is None or query_id_of(task) is None or task.getLocalProperty(LISTENER_PROPERTY) is not None
+
+
 def is_batch_job(task: TaskContext) -> bool:
     """Return whether no query runs the task.
 

@@ -11,7 +11,8 @@ from types import GeneratorType
 from typing import Any, TypeVar
 
 from spark_queue.errors import QueueError
-from spark_queue.spark.worker import main_module
+from spark_queue.spark.refused_stream import refuse_at_first_call
+from spark_queue.spark.worker import is_spark_worker
 
 T = TypeVar("T")
 
@@ -34,7 +35,8 @@ def hide_tracebacks(cls: type[T]) -> type[T]:
     Other errors, and errors of the user's functions, keep their traceback.
     """
     for name in _SPARK_METHODS & vars(cls).keys():
-        setattr(cls, name, _hide_traceback(vars(cls)[name]))
+        method = _hide_traceback(vars(cls)[name])
+        setattr(cls, name, refuse_at_first_call(method) if name == "streamReader" else method)
     return cls
 
 
@@ -58,7 +60,7 @@ def _hiding_traceback() -> Iterator[None]:
     try:
         yield
     except QueueError:
-        if main_module().startswith("pyspark."):  # a worker, which ends with this error
+        if is_spark_worker():  # a worker, which ends with this error
             log.debug("hidden traceback:", exc_info=True)
             os.environ[_HIDE_VARIABLE] = "1"
         raise

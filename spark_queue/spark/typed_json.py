@@ -16,6 +16,7 @@ from typing import Any
 
 import orjson
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -39,9 +40,10 @@ from pyspark.sql.types import (
 )
 from pyspark.sql.variant_utils import VariantUtils
 
-from spark_queue.errors import SchemaError
+from spark_queue.errors import MessageError, SchemaError
 from spark_queue.messages.json_text import dump_json, load_json
 from spark_queue.messages.rules import is_utf8
+from spark_queue.spark.far_moments import date_of, moment_of
 
 #: Converts a value that is not null. A parser raises `ValueError` if the value does not fit.
 Converter = Callable[[Any], Any]
@@ -50,6 +52,9 @@ Converter = Callable[[Any], Any]
 _LIMITS: dict[type[DataType], int] = {ByteType: 2**7, ShortType: 2**15, IntegerType: 2**31, LongType: 2**63}
 _NUMBERS_IN_TEXT = {"NaN", "Infinity", "+Infinity", "-Infinity", "INF", "+INF", "-INF"}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+#: The errors for values that Python or JSON cannot hold.
+UNFIT_ERRORS = (ValueError, TypeError, ArithmeticError, RecursionError, LookupError, PySparkException)
 
 
 def parse_json_column(texts: Sequence[str], kind: DataType, arrow: pa.DataType) -> tuple[pa.Array, pa.Array]:
@@ -65,7 +70,7 @@ def parse_json_column(texts: Sequence[str], kind: DataType, arrow: pa.DataType) 
             value = load_json(text.encode())
             values.append(None if value is None else parse(value))
             corrupt.append(None)
-        except ValueError:
+        except (*UNFIT_ERRORS, MessageError):
             values.append(None)
             corrupt.append(text)
     return pa.array(values, arrow), pa.array(corrupt, pa.string())
@@ -180,28 +185,71 @@ _SIMPLE_PARSERS: dict[type[DataType], Converter] = {
 # --- values to JSON -------------------------------------------------------------------------------
 
 
-def encode_json_column(column: pa.Array, kind: DataType) -> pa.Array:
+def encode_json_column(column: pa.Array, kind: DataType) -> tuple[pa.Array, dict[int, str]]:
     """Return a struct, map or array column as JSON texts, in the format of Spark's `to_json`.
 
-    Omits fields that are NULL. Raises `SchemaError` if JSON cannot hold a type in `kind`.
+    Omits fields that are NULL. Also return the rows that cannot be written, with the reason: their
+    text is NULL. Raises `SchemaError` if JSON cannot hold a type in `kind`.
     """
     convert = json_writer(kind, "payload")
     if not is_utf8(column):  # Spark does not check it: keep the bytes, so that only such rows are refused later
-        column = column.cast(_binary_type(column.type))
-    return pa.array(
-        [None if one is None else orjson.dumps(convert(one), option=orjson.OPT_UTC_Z) for one in column.to_pylist()],
-        pa.binary(),
-    )
+        column = column.cast(_raw_type(column.type, far=False))
+
+    def encode(value: Any) -> bytes | None:
+        return None if value is None else orjson.dumps(convert(value), option=orjson.OPT_UTC_Z)
+
+    try:
+        return pa.array([encode(one) for one in column.to_pylist()], pa.binary()), {}
+    except UNFIT_ERRORS:
+        raw = column.cast(_raw_type(column.type, far=True))
+    texts: list[bytes | None] = []
+    faults: dict[int, str] = {}
+    for row in range(len(column)):
+        try:
+            texts.append(_encode_first(encode, column[row], raw[row]))
+        except UNFIT_ERRORS as error:
+            texts.append(None)
+            faults[row] = unfit_text(error)
+    return pa.array(texts, pa.binary()), faults
 
 
-def _binary_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type with binary in place of text."""
+def encode_variants(column: pa.Array) -> tuple[pa.Array, dict[int, str]]:
+    """Return a VARIANT column as JSON texts, and the rows that cannot be written, and why."""
+    texts: list[bytes | None] = []
+    faults: dict[int, str] = {}
+    for row, one in enumerate(column.to_pylist()):
+        try:
+            text = None if one is None else VariantUtils.to_json(one["value"], one["metadata"]).encode()
+        except UNFIT_ERRORS as error:
+            text, faults[row] = None, unfit_text(error)
+        texts.append(text)
+    return pa.array(texts, pa.binary()), faults
+
+
+def _encode_first(encode: Callable[[Any], bytes | None], value: pa.Scalar, raw: pa.Scalar) -> bytes | None:
+    """Return the text of a value, from numbers if Python cannot hold its dates or timestamps."""
+    try:
+        return encode(value.as_py())
+    except UNFIT_ERRORS:
+        return encode(raw.as_py())
+
+
+def unfit_text(error: Exception) -> str:
+    """Return the rule that a payload breaks which cannot be written as JSON."""
+    return f"its payload cannot be written as JSON ({type(error).__name__}: {error})"
+
+
+def _raw_type(kind: pa.DataType, *, far: bool) -> pa.DataType:
+    """Return the type with binary in place of text, and if `far` numbers in place of moments."""
     if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_binary_type(field.type)) for field in kind])
+        return pa.struct([field.with_type(_raw_type(field.type, far=far)) for field in kind])
     if pa.types.is_map(kind):
-        return pa.map_(_binary_type(kind.key_type), _binary_type(kind.item_type))
+        return pa.map_(_raw_type(kind.key_type, far=far), _raw_type(kind.item_type, far=far))
     if pa.types.is_list(kind):
-        return pa.list_(_binary_type(kind.value_type))
+        return pa.list_(_raw_type(kind.value_type, far=far))
+    if far:
+        is_date, is_moment = pa.types.is_date32(kind), pa.types.is_timestamp(kind)
+        return pa.int32() if is_date else pa.int64() if is_moment else kind
     return pa.binary() if pa.types.is_string(kind) or pa.types.is_large_string(kind) else kind
 
 
@@ -233,9 +281,12 @@ def json_writer(kind: DataType, path: str) -> Converter:
             item = json_writer(kind.valueType, f"{path}[]")
 
             texts = isinstance(kind.keyType, StringType)
+            key_writer = json_writer(kind.keyType, f"{path}[]") if isinstance(kind.keyType, _MOMENTS) else None
 
             def write_map(value: list[tuple[Any, Any]]) -> Any:
                 items = [(key, None if one is None else item(one)) for key, one in value]
+                if key_writer is not None:
+                    items = [(key_writer(key), one) for key, one in items]
                 if texts and items and isinstance(items[0][0], bytes):
                     return _write_bytes_map(items)
                 return {str(key): one for key, one in items}
@@ -251,13 +302,16 @@ def json_writer(kind: DataType, path: str) -> Converter:
             return lambda value: orjson.Fragment(VariantUtils.to_json(value["value"], value["metadata"]))
         case StringType():
             return lambda value: value if isinstance(value, str) else orjson.Fragment(_quote(value))
+        case DateType():
+            return lambda value: date_of(value) if isinstance(value, int) else value
+        case TimestampType() | TimestampNTZType():
+            local = isinstance(kind, TimestampNTZType)
+            return lambda value: moment_of(value, local=local) if isinstance(value, int) else value
         case _ if isinstance(kind, _UNCHANGED_TYPES):
             return lambda value: value
     raise SchemaError(f"{path} cannot be {kind.simpleString()}: JSON has no form for it", column=path)
 
 
 _INFINITE = {math.inf: "Infinity", -math.inf: "-Infinity"}
-_UNCHANGED_TYPES = (
-    NullType,
-    BooleanType, ByteType, ShortType, IntegerType, LongType, DateType, TimestampType, TimestampNTZType,
-)  # fmt: skip
+_UNCHANGED_TYPES = (NullType, BooleanType, ByteType, ShortType, IntegerType, LongType)
+_MOMENTS = (DateType, TimestampType, TimestampNTZType)

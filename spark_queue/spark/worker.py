@@ -19,7 +19,12 @@ def main_module() -> str:
     return "" if spec is None else str(spec.name)
 
 
-if main_module().startswith("pyspark."):  # the driver checks when it plans, so tasks do not
+def is_spark_worker() -> bool:
+    """Return whether Spark has started this process to run code of a data source."""
+    return main_module().startswith("pyspark.")
+
+
+if is_spark_worker():  # the driver checks when it plans, so tasks do not
     eviction.check_on_open = False
 
 

@@ -56,19 +56,23 @@ from spark_queue.errors import (
     StoreUnavailable,
     plural,
 )
-from spark_queue.messages.buckets import Buckets, Layout, Record, pack_buckets, rows_of
+from spark_queue.messages.buckets import Buckets, ClaimLimit, Layout, Record, bytes_of, pack_buckets, rows_of
 from spark_queue.messages.columns import earliest_due, fill_null_payloads, with_due_time
+from spark_queue.messages.dead_letter import cut_text
 from spark_queue.messages.ids import new_ids
+from spark_queue.messages.json_text import is_text
 from spark_queue.messages.rules import replace_invalid_utf8, validate_rows
-from spark_queue.messages.schema import HISTORY, HISTORY_FIELDS, MAX_TIME_MS, MESSAGES
-from spark_queue.options.masking import mask
-from spark_queue.options.queue_names import dead_letter_queue
+from spark_queue.messages.schema import HISTORY, HISTORY_FIELDS, MESSAGES
+from spark_queue.messages.times import MAX_TIME_MS
+from spark_queue.options.masking import mask, scheme_of
+from spark_queue.options.queue_names import MAX_QUEUE_BYTES, dead_letter_queue, source_queue
 from spark_queue.stores.support.bucket_split import isolate, split_bucket
 from spark_queue.stores.support.budget import spend
 from spark_queue.stores.support.counters import Counters, Counts, Statistics
 from spark_queue.stores.support.damaged import Records, check_payloads, open_buckets, slice_records
 from spark_queue.stores.support.dead_lettering import dead_letter_damaged
 from spark_queue.stores.support.pause import PAUSE_CACHE_SECONDS, PauseCache
+from spark_queue.stores.support.refit import has_buckets, split_unfit
 from spark_queue.stores.types import (
     ZERO_SIZES,
     Claim,
@@ -82,15 +86,19 @@ from spark_queue.stores.types import (
     Note,
     RawNote,
     Reservation,
+    Reserved,
     Rollback,
     Selection,
     Sizes,
     Staged,
     View,
+    check_duration,
     check_outcome,
     check_tag,
     filter_rows,
+    possible_ids,
     queue_note_key,
+    seen_tag,
     unseen_tag,
 )
 
@@ -208,7 +216,7 @@ class Store(ABC):
         self._check_push(queue, batch)
         if not batch.num_rows:
             return 0
-        pushed = self._attempt(self._push, queue, self._to_records(queue, batch))
+        pushed = self._write_records(queue, batch, lambda records: self._push(queue, records))
         self._counters.add(queue, put=pushed)
         self._notify(queue, earliest_due(batch))
         return pushed
@@ -235,6 +243,23 @@ class Store(ABC):
         if not isinstance(layout, Buckets):
             return batch
         return pack_buckets(with_due_time(batch, self.now()), layout)
+
+    def _write_records(self, queue: str, batch: pa.RecordBatch, write: Callable[[pa.RecordBatch], T]) -> T:
+        """Write the rows as records; a bucket that the database cannot hold, as smaller ones.
+
+        Raises `MessageError`, whose rows are those of the batch, and `OptionError` as
+        `check_buckets` does.
+        """
+        records = self._to_records(queue, batch)
+        while True:
+            try:
+                return self._attempt(write, records)
+            except MessageError as error:
+                if not (error.rows and has_buckets(records)):
+                    raise
+                records, wrong = split_unfit(batch, records, error.rows)
+                if wrong:
+                    raise rejected_rows_error(queue, batch, wrong) from error
 
     def check_buckets(self) -> None:
         """Raise `OptionError` if the layout has no buckets."""
@@ -273,7 +298,7 @@ class Store(ABC):
         self._check_push(queue, batch)
         part = new_ids(1)[0]  # a retry writes the same part again
         if batch.num_rows:
-            self._attempt(self._stage, queue, stage, part, self._to_records(queue, batch))
+            self._write_records(queue, batch, lambda records: self._stage(queue, stage, part, records))
         return int(batch.num_rows)
 
     @abstractmethod
@@ -346,24 +371,62 @@ class Store(ABC):
         resumes a reserve that a crash interrupted. While the queue is paused, no tag takes more.
         Raises `OptionError` for an invalid queue or tag.
         """
+        return self.reserve_bytes(
+            queue, tag, limit, None, partitions=partitions, min_partitions=min_partitions, lease=lease, before=before,
+            unseen=unseen,
+        ).rows  # fmt: skip
+
+    def reserve_bytes(
+        self,
+        queue: str,
+        tag: str,
+        limit: int,
+        max_bytes: int | None,
+        *,
+        partitions: int = 1,
+        min_partitions: int = 1,
+        lease: int | None = 120_000,
+        before: int = MAX_TIME_MS,
+        unseen: bool = False,
+    ) -> Reserved:
+        """Reserve as `reserve` does, but no more than `max_bytes` of messages (`None`: any number).
+
+        The first message is reserved however large it is. The bytes are those of payloads, headers
+        and ids in the database; for a bucket, those of its messages. The database adds them up,
+        and sends no payloads.
+
+        The partitions get equal shares of the bytes. If large messages fill them, there are as
+        many partitions as are allowed. Raises `OptionError` as `reserve` does.
+        """
         self.check_queue(queue)
         check_tag(tag)
+        check_duration("lease", lease)
         paused = self._pause_cache.is_paused(queue)
         if partitions == 1 and not paused:
-            claimed_by = unseen_tag(tag) if unseen else f"{tag}/0"
-            rows = [self._claim_or_split(queue, claimed_by, limit, limit, lease, before)]
-        elif (held := {one.tag: one.rows for one in self.reservations(queue, tag)}) or paused:
+            within = ClaimLimit(limit, limit, max_bytes)
+            claim = self._claim_or_split(queue, unseen_tag(tag) if unseen else seen_tag(tag), within, lease, before)
+            return Reserved([claim.rows] if claim.rows else [], claim.bytes, claim.full)
+        if (held := {one.tag: one.rows for one in self.reservations(queue, tag)}) or paused:
             last = max((int(name.rpartition("/")[2]) for name in held), default=-1)
-            rows = [held.get(f"{tag}/{partition}", 0) for partition in range(last + 1)]
-        else:
-            rows, left = [], self._attempt(self._ready, queue, limit, before)
-            for partition, share in enumerate(partition_sizes(left, partitions, min_partitions)):
-                part, target = f"{tag}/{partition}", min(share, left)
-                rows.append(self._claim_or_split(queue, part, left, target, lease, before, any(rows)))
-                left -= min(rows[-1], left)
-            while rows and not rows[-1]:
-                rows.pop()  # the first tags may have taken whole buckets
-        return rows if any(rows) else []
+            return Reserved([held.get(f"{tag}/{partition}", 0) for partition in range(last + 1)])
+        shares = partition_sizes(self._attempt(self._ready, queue, limit, before), partitions, min_partitions)
+        left, left_bytes, full = sum(shares), max_bytes, False
+        claims: list[Claim] = []
+        while left and len(claims) < len(shares):
+            share = None if left_bytes is None else left_bytes // (partitions - len(claims))
+            within = ClaimLimit(left, min(shares[len(claims)], left), share, any(one.rows for one in claims))
+            claims.append(self._claim_or_split(queue, f"{tag}/{len(claims)}", within, lease, before))
+            left -= min(claims[-1].rows, left)
+            if left_bytes is not None:  # those of an earlier attempt were not counted
+                left_bytes = max(0, left_bytes - ((share or 0) if claims[-1].already_held else claims[-1].bytes))
+            if claims[-1].full:
+                full = True
+                if len(claims) == len(shares) < partitions:
+                    shares.append(left)
+        rows = [one.rows for one in claims]
+        while rows and not rows[-1]:
+            rows.pop()  # the first tags may have taken whole buckets
+        return Reserved(rows, sum(one.bytes for one in claims), full and left > 0)
 
     def ready(self, queue: str, limit: int, *, before: int = MAX_TIME_MS) -> int:
         """Return how many messages can be reserved now, counted up to `limit`.
@@ -375,28 +438,24 @@ class Store(ABC):
             return 0
         return self._attempt(self._ready, queue, limit, before)
 
-    def _claim_or_split(
-        self, queue: str, tag: str, limit: int, target: int, lease: int | None, before: int, allow_empty: bool = False
-    ) -> int:
-        """Claim records and return the number of messages.
-
-        If the first bucket exceeds `limit`, split it; with `allow_empty`, claim nothing instead.
-        """
+    def _claim_or_split(self, queue: str, tag: str, limit: ClaimLimit, lease: int | None, before: int) -> Claim:
+        """Claim records; split the first bucket if it exceeds the limit, unless it may be empty."""
         while True:
-            claim = self._attempt(self._claim, queue, tag, limit, target, lease, before)
+            claim = self._attempt(self._claim, queue, tag, limit, lease, before)
             if not claim.already_held:
                 self._counters.add(queue, reserve=claim.rows)
-            if claim.rows or claim.oversized_bucket is None or allow_empty:
-                return claim.rows
-            if not split_bucket(self, queue, claim.oversized_bucket, limit):  # a damaged one is claimed as a whole
-                limit = target = max(limit, rows_of(claim.oversized_bucket))
+            if claim.rows or claim.oversized_bucket is None or limit.allow_empty:
+                return claim
+            rows = limit.rows_in(claim.oversized_bucket)
+            if not split_bucket(self, queue, claim.oversized_bucket, rows):  # a damaged one is claimed as a whole
+                rows = max(limit.rows, rows_of(claim.oversized_bucket))
+                limit = ClaimLimit(rows, rows)
 
     @abstractmethod
-    def _claim(self, queue: str, tag: str, limit: int, target: int, lease: int | None, before: int) -> Claim:
-        """Reserve ready records under this tag, in order, until they hold `target` messages.
+    def _claim(self, queue: str, tag: str, limit: ClaimLimit, lease: int | None, before: int) -> Claim:
+        """Reserve ready records under this tag, in order, within a limit.
 
-        They never hold more than `limit`. If the tag holds messages already, only return their
-        number.
+        If the tag holds messages already, only return their number.
         """
 
     @abstractmethod
@@ -443,6 +502,19 @@ class Store(ABC):
         for found in self._open_records(queue, tag, rows, fill=fill):
             yield from (found.batch.slice(start, rows) for start in range(0, found.batch.num_rows, rows))
 
+    def sizes_of_reserved(self, queue: str, tag: str, limit: int) -> list[tuple[int, int]]:
+        """Return the sizes of the first `limit` records of one tag, in order: messages, and bytes.
+
+        The database measures them, and sends no payloads. The bytes are as in `reserve_bytes`.
+        """
+        check_tag(tag)
+        found = self._attempt(self._record_sizes, queue, tag, limit)
+        return [(rows_of(id), bytes_of(id, stored)) for id, stored in found]
+
+    @abstractmethod
+    def _record_sizes(self, queue: str, tag: str, limit: int) -> list[tuple[str, int]]:
+        """Return the ids of the first `limit` records of one tag, and their bytes as stored."""
+
     def held_ids(self, queue: str, tag: str) -> list[str]:
         """Return the ids of the messages of one tag. Raises `StoreError` as `fetch` does."""
         return [id for batch in self.peek_reserved(queue, tag) for id in batch.column("id").to_pylist()]
@@ -484,6 +556,7 @@ class Store(ABC):
     def renew(self, queue: str, tag: str, lease: int | None) -> int:
         """Let the leases of the tag end in `lease` ms from now; return the number of messages."""
         check_tag(tag)
+        check_duration("lease", lease)
         return self._attempt(self._renew, queue, tag, lease)
 
     @abstractmethod
@@ -500,6 +573,7 @@ class Store(ABC):
         """
         check_tag(tag)
         check_outcome(outcome)
+        check_duration("history", history)
         done = self._apply_by_ids(queue, tag, ids, lambda some: self._commit(queue, tag, some, history, outcome))
         self._counters.add(queue, commit=done)
         return done
@@ -525,14 +599,16 @@ class Store(ABC):
         Raises `OptionError` for a negative delay.
         """
         check_tag(tag)
-        if delay is not None and delay < 0:
-            raise OptionError(f"a rollback cannot be delayed by {delay} ms", delay=delay)
+        check_duration("delay", delay)
         rolled_back = self._apply_by_ids(
             queue, tag, ids, lambda some: self._rollback(queue, tag, some, delay, failed, include_endless)
         )
         self._counters.add(queue, rollback=rolled_back)
-        self._notify(queue, round(time.time() * 1000) + delay if delay else 0)
+        self._notify_rolled_back(queue, delay)
         return rolled_back
+
+    def _notify_rolled_back(self, queue: str, delay: int | None) -> None:
+        self._notify(queue, round(time.time() * 1000) + delay if delay else 0)
 
     @abstractmethod
     def _rollback(
@@ -547,6 +623,7 @@ class Store(ABC):
         """
         check_tag(tag)
         check_tag(to)
+        check_duration("lease", lease)
         return self._apply_by_ids(queue, tag, ids, lambda some: self._transfer(queue, tag, to, some, lease))
 
     @abstractmethod
@@ -558,7 +635,7 @@ class Store(ABC):
         Return whether it is still held; if not, another consumer may work on it. Atomic, and may be
         repeated. Raises `StoreError` as `fetch` does.
         """
-        done = self.transfer(queue, unseen_tag(next.tag), next.seen_tag, [next.record.id], lease=next.lease)
+        done = self.transfer(queue, unseen_tag(next.tag), seen_tag(next.tag), [next.record.id], lease=next.lease)
         return bool(done) or self._is_handed_out(queue, next)
 
     def _is_handed_out(self, queue: str, next: HandOut) -> bool:
@@ -566,7 +643,7 @@ class Store(ABC):
 
         Raises `StoreError` as `fetch` does.
         """
-        return next.record.id in self.held_ids(queue, next.seen_tag)
+        return next.record.id in self.held_ids(queue, seen_tag(next.tag))
 
     def settle_and_hand_out(
         self, queue: str, tag: str, records: Sequence[Record], how: Commit | Rollback, next: HandOut
@@ -580,10 +657,11 @@ class Store(ABC):
         `StoreError` as `fetch` does.
         """
         check_tag(tag)
+        check_duration("delay", how.delay if isinstance(how, Rollback) else how.history)
         settled, handed_out = self._attempt(self._settle_and_hand_out, queue, tag, records, how, next)
         self._counters.add(queue, **{"commit" if isinstance(how, Commit) else "rollback": settled})
         if isinstance(how, Rollback):
-            self._notify(queue, round(time.time() * 1000) + how.delay if how.delay else 0)
+            self._notify_rolled_back(queue, how.delay)
         if settled < len(records):  # the others are lost, or in buckets
             settled += self.settle(queue, tag, [one.id for one in records], how)
         return settled, bool(handed_out) or self._is_handed_out(queue, next)
@@ -610,6 +688,7 @@ class Store(ABC):
 
         They are those of the tag, or with `None` those that are not reserved.
         """
+        ids = possible_ids(ids)
         done = self._attempt(act, ids)
         if ids is not None and done < len(set(ids)) and (isolated := isolate(self, queue, tag, ids)):
             done += self._attempt(act, isolated)
@@ -664,8 +743,11 @@ class Store(ABC):
         self.check_queue(to)
         if tag is not None:
             check_tag(tag)
+        if dead_letter is not None:
+            check_duration("history", dead_letter.history)
         if queue == to:
             raise OptionError(f"a queue cannot be moved to itself: {queue!r}", queue=queue)
+        ids = possible_ids(ids)
         moved = self._attempt(self._move, queue, to, Selection(tag, ids, limit, min_tries), dead_letter)
         self._notify(to)
         wanted = [] if limit is None else [limit]
@@ -695,17 +777,14 @@ class Store(ABC):
         exactly one of the queues at every moment. A repeated call changes the messages that are
         left.
 
-        Raises `MessageError` as `push` does, before anything is moved. Raises `OptionError` for an
+        Raises `MessageError` as `push` does, before anything is moved; for a message that would
+        become too large with what stays of it, the others are moved. Raises `OptionError` for an
         invalid queue or tag, if both queues are the same, or if the layout does not support it.
         """
         self.check_queue(queue)
         self.check_queue(to)
         check_tag(tag)
-        if not self.supports_forward:
-            raise OptionError(
-                f"{type(self).__name__} cannot change and move messages in one step: that takes layout=pl-mongo",
-                option="url",
-            )
+        self.check_forward()
         if queue == to:
             raise OptionError(f"a queue cannot be moved to itself: {queue!r}", queue=queue)
         self._check_push(to, fill_null_payloads(batch))
@@ -716,6 +795,16 @@ class Store(ABC):
         self._counters.add(to, put=moved)
         self._notify(to, earliest_due(batch))
         return moved
+
+    def check_forward(self) -> None:
+        """Raise `OptionError` if the layout cannot change and move messages in one step."""
+        if not self.supports_forward:
+            layout = f"the layout {self.layout_name}" if self.layout_name else f"{scheme_of(self.url)}://"
+            raise OptionError(
+                f"{layout} cannot change and move a message in one step, as outcome 'move' to the queue in column "
+                "'to' does: that takes layout=pl-mongo. Push a new message instead, and commit this one",
+                option="url",
+            )
 
     def _forward(self, queue: str, to: str, tag: str, batch: pa.RecordBatch) -> int:
         raise NotImplementedError
@@ -1047,6 +1136,7 @@ class Store(ABC):
         for one in where:
             if one.column in HISTORY_FIELDS.names and view != "history":
                 raise OptionError(f"only the history has a column {one.column!r}: set view=history", option="view")
+        where = [one.possible() for one in where]
         buckets = 0
 
         def scan(limit: int | None) -> Iterator[pa.RecordBatch]:
@@ -1213,6 +1303,7 @@ class Store(ABC):
 
         The messages of the queue stay. So do messages of the history that were in a bucket.
         """
+        ids = possible_ids(ids) or ()
         return self._attempt(self._delete_history, queue, ids) if ids else 0
 
     @abstractmethod
@@ -1231,8 +1322,10 @@ class Store(ABC):
     def drop(self, queue: str) -> None:
         """Remove the queue: its messages, reservations, history, statistics and notes.
 
-        Staged messages stay. A pause ends. A queue that does not exist is no error.
+        Staged messages stay. A pause ends. A queue that does not exist is no error. Raises
+        `OptionError` for an invalid queue.
         """
+        self.check_queue(queue)
         self._attempt(self._drop, queue)
         for key, note in self._attempt(self._notes, queue_note_key(queue)).items():  # damaged ones too
             left: RawNote | None = note
@@ -1260,9 +1353,11 @@ class Store(ABC):
 
     def check_queue(self, queue: str) -> None:
         """Raise `OptionError` if the database forbids the name."""
-        if not queue or "\0" in queue or len(queue.encode()) > 200:
+        size = len((source_queue(queue) or queue).encode(errors="replace"))
+        if not size or size > MAX_QUEUE_BYTES or "\0" in queue or not is_text(queue):
             raise OptionError(
-                f"{queue!r} cannot name a queue: 1 to 200 bytes without the character NUL",
+                f"{cut_text(queue, 2 * MAX_QUEUE_BYTES)!r} cannot name a queue: 1 to {MAX_QUEUE_BYTES} bytes "
+                "(.dead at the end does not count) of UTF-8 without the character NUL",
                 option="queue",
                 queue=queue,
             )

@@ -34,14 +34,16 @@ SHAPES: Final[Mapping[tuple[str, int | None], Shape]] = {
     ("consumer", 1): _OWNER,
     ("consumer", 2): {
         "number": int, "started": _optional([int, int]), "owner": _optional(_OWNER), "reserved?": [int, int],
+        "deaths?": int, "ended?": bool,
     },
     ("query", 1): {"consumer": str, "number?": int, "batch?": _optional(str)},
     ("failing", 1): {
         "seq": Either((int, str)), "runs": int, "alone?": int, "run?": _optional(str), "error?": _optional(str),
     },
+    ("reading", 1): {"batch": str, "run": int, "tasks?": int, "rows?": int},
     ("failure", 1): {"run": str, "error": str},
     ("settled", None): {"rows": int},
-    ("history", 1): {"history": int},
+    ("history", 1): {"history": int, "dead?": str},
     ("layout", 1): {"size": int, "compression": str},
     ("event-origin", 1): {"key": str},
     ("ledger", 1): {

@@ -17,7 +17,16 @@ import pyarrow.compute as pc
 from spark_queue.errors import OptionError, StoreError
 from spark_queue.messages.buckets import Record, are_buckets
 from spark_queue.messages.columns import milliseconds
-from spark_queue.messages.json_text import clean_text
+from spark_queue.messages.dead_letter import (
+    DEAD_AT_HEADER,
+    ERROR_HEADER,
+    FROM_HEADER,
+    MAX_REASON_BYTES,
+    TRIES_HEADER,
+    cut_text,
+)
+from spark_queue.messages.json_text import clean_text, is_text
+from spark_queue.messages.times import MAX_DURATION_MS
 from spark_queue.stores.note_shapes import fault_of
 
 View = Literal["messages", "history"]
@@ -30,9 +39,6 @@ CheckState = Literal["good", "worry", "bad"]
 #: there are none. Without `holds`, other programs of the layout release reserved messages before
 #: their lease ends.
 LayoutFeature = Literal["order", "ids", "payloads", "buckets", "holds"]
-
-#: The headers that a dead letter gets: see `DeadLetterInfo`.
-ERROR_HEADER, FROM_HEADER, DEAD_AT_HEADER, TRIES_HEADER = "x-error", "x-dl-from-queue", "x-dl-t", "x-dl-tries"
 
 #: How many messages of a state are counted where a count must be quick: see `Store.sizes`.
 COUNT_LIMIT = 10_000
@@ -92,11 +98,27 @@ class Claim(NamedTuple):
     """The result of a claim: how many messages the tag holds, and whether it held them before.
 
     `oversized_bucket`: the id of the next bucket, if the claim ended because it is too large.
+    `bytes`: those that were counted, if the claim has a limit of bytes. `full`: whether that limit
+    ended it.
     """
 
     rows: int
     oversized_bucket: str | None = None
     already_held: bool = False
+    bytes: int = 0
+    full: bool = False
+
+
+class Reserved(NamedTuple):
+    """The result of a reserve with a limit of bytes: the number of messages of each tag.
+
+    `bytes`: those of the messages; 0 if they were reserved before, or have no limit of bytes.
+    `full`: whether that limit ended the reserve.
+    """
+
+    rows: list[int]
+    bytes: int = 0
+    full: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,18 +141,13 @@ class Rollback:
 class HandOut:
     """A message that a consumer works on next, and has reserved ahead.
 
-    It goes from `unseen_tag(tag)` to `tag/0`. If it gets a new lease there, that has `lease` ms: a
-    store may leave it the one that it has.
+    It goes from `unseen_tag(tag)` to `seen_tag(tag)`. If it gets a new lease there, that has
+    `lease` ms: a store may leave it the one that it has.
     """
 
     tag: str
     record: Record
     lease: int | None
-
-    @property
-    def seen_tag(self) -> str:
-        """The tag that it goes to."""
-        return f"{self.tag}/0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +215,14 @@ class Condition:
     op: Literal["=", "<", "<=", ">", ">=", "in"]
     value: str | int | tuple[str | int, ...]
 
+    def possible(self) -> Condition:
+        """Return the same for values that a message can have: see `possible_ids`."""
+        if self.column != "id" or is_text("".join(map(str, self.values))):
+            return self
+        if self.op in ("=", "in"):
+            return Condition(self.column, "in", tuple(possible_ids(list(map(str, self.values))) or ()))
+        return Condition(self.column, self.op, clean_text(str(self.value)))
+
     @property
     def values(self) -> tuple[str | int, ...]:
         """The value, or all of those for `in`."""
@@ -217,10 +242,13 @@ class DeadLetterInfo:
     history: int = 0
 
     def headers(self, queue: str, tries: int, now: int) -> dict[str, str]:
-        """Return the headers of a message that leaves `queue` at `now` (ms) after `tries` tries."""
+        """Return the headers of a message that leaves `queue` at `now` (ms) after `tries` tries.
+
+        A long reason is cut.
+        """
         moment = datetime.fromtimestamp(now / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         headers = {FROM_HEADER: queue, DEAD_AT_HEADER: moment, TRIES_HEADER: str(tries + self.failed)}
-        return headers if self.reason is None else headers | {ERROR_HEADER: clean_text(self.reason)}
+        return headers if self.reason is None else headers | {ERROR_HEADER: cut_text(self.reason, MAX_REASON_BYTES)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,10 +306,22 @@ def filter_rows(batch: pa.RecordBatch, where: Sequence[Condition], *, or_buckets
     return batch
 
 
+def possible_ids(ids: Sequence[str] | None) -> Sequence[str] | None:
+    """Return those of these ids that a message can have: UTF-8 has no half of a surrogate pair."""
+    return ids if ids is None or is_text("".join(ids)) else [one for one in ids if is_text(one)]
+
+
 def check_tag(tag: str) -> None:
     """Raise `OptionError` if a tag is not names joined by slashes."""
     if not _TAG.fullmatch(tag):
         raise OptionError(f"{tag!r} cannot be a tag: letters, digits and _ . : @ - in parts joined by /", tag=tag)
+
+
+def check_duration(name: str, ms: int | None) -> None:
+    """Raise `OptionError` if a duration is negative, or does not end before the year 5000."""
+    if ms is not None and not 0 <= ms <= MAX_DURATION_MS:
+        why = f"negative: {ms} ms" if ms < 0 else "too long: it must end before the year 5000"
+        raise OptionError(f"{name} is {why}", option=name)
 
 
 def check_outcome(outcome: str) -> None:
@@ -306,6 +346,11 @@ def consumer_of(tag: str | None) -> str | None:
 def unseen_tag(tag: str) -> str:
     """Return the tag below `tag` for messages that are reserved ahead."""
     return f"{tag}/{UNSEEN}"
+
+
+def seen_tag(tag: str) -> str:
+    """Return the tag below `tag` for messages that were handed out: that of the first partition."""
+    return f"{tag}/0"
 
 
 def is_unseen(tag: str) -> bool:

@@ -7,10 +7,10 @@ import uuid
 import pytest
 
 from spark_queue import OptionError, UsageError, open_store
-from spark_queue.admin import RecoveredConsumer, recover_consumer, release
+from spark_queue.admin import RecoveredConsumer, recover_consumer, release, set_ledger
 from spark_queue.messages.message import pushes
 from spark_queue.stores.services import owner
-from spark_queue.stores.services.dead_letters import set_history
+from spark_queue.stores.services.dead_letters import note_settings
 from spark_queue.stores.services.ledger import LEDGER_PREFIX, delete_sink, stage_of
 from spark_queue.stores.services.owner import Batch, load_consumer_state
 from spark_queue.stores.services.ownership import Ownership
@@ -116,8 +116,24 @@ def test_what_one_of_several_databases_has_decided_follows_in_the_others(url, st
     store.drop(f"{name}.out")
 
 
+def test_one_of_several_databases_that_has_lost_its_ledger_is_named(url, name, lost, tmp_path):
+    """The hint leads on: its rows that are lost are left out."""
+    lost.reads()
+    value = {"v": 1, "id": "1", "batch": 6, "stages": [], "shares": [["1", "a", 0, 2], ["2", "b", 0, 3]]}
+    lost.store.set_note(LEDGER_PREFIX + lost.query, value, 0)
+    other = f"sqlite:///{tmp_path}/other.db"
+    with open_store(other) as there:
+        there.set_note("other", {}, 0)
+    hint = rf"2 databases, 'a', 'b' .*other.db has no ledger of it.* ledger set URL {lost.query} 6, with its URL"
+    with pytest.raises(UsageError, match=hint):
+        recover_consumer(url, name, CONSUMER, sink=[url, other])
+    assert lost.left == (0, 15)
+    assert set_ledger(other, lost.query, 6) is None
+    assert recover_consumer(url, name, CONSUMER, sink=[url, other]) == WRITTEN
+
+
 def test_what_was_written_becomes_history(url, store, name, lost):
-    set_history(store, name, "etl", 3_600_000)
+    note_settings(store, name, "etl", 3_600_000, None)
     recover_consumer(url, name, CONSUMER, written=True)
     told = [one for batch in store.peek(name, view="history") for one in batch.column("id").to_pylist()]
     assert len(told) >= 10

@@ -57,6 +57,30 @@ BUGS: dict[str, Bug] = {
         "",
         "tests/spark/read/test_consumer.py::test_a_consumer_that_was_taken_over_commits_nothing",
     ),
+    "a long delay begins again at 0": Bug(
+        "spark/encode.py",
+        "    return pc.round(pc.multiply(bounded, 1000)).cast(pa.int64())\n",
+        "    return pc.round(pc.multiply(seconds, 1000)).cast(pa.int64(), safe=False)\n",
+        "tests/spark/test_unfit_values.py::test_a_delay_that_no_number_of_ms_holds_is_a_bad_row",
+    ),
+    "a far moment is a datetime": Bug(
+        "spark/encode.py",
+        "    headers = header_dicts(rows)\n",
+        "    headers, _ = header_dicts(rows), rows.to_pylist()\n",
+        "tests/spark/test_unfit_values.py::test_a_row_with_a_far_mature_becomes_a_dead_letter",
+    ),
+    "a duration has no end": Bug(
+        "options/parsers.py",
+        "    if ms > MAX_DURATION_MS:",
+        "    if ms == float('inf'):",
+        "tests/options/test_durations.py::test_a_duration_that_is_too_long_is_refused",
+    ),
+    "a queue is its own dead-letter queue": Bug(
+        "options/queue_names.py",
+        "    return queue not in (dead, dead_letter_queue(dead))\n",
+        "    return True\n",
+        "tests/options/test_dead_letter_queues.py::test_options_refuse_it",
+    ),
     "ledger, and never published again": Bug(
         "stores/services/publishing.py",
         "            if ledgers.is_decided(batch, writer):\n                break\n            staged",
@@ -82,9 +106,16 @@ BUGS: dict[str, Bug] = {
     ),
     "what was decided is not completed": Bug(
         "stores/services/publishing.py",
-        "                published += self._stores[name].publish(one.stages)  # the",
+        "                published += self._stores[name].publish(decided.stages)  # the",
         "                published += 0  # the",
         "tests/spark/write/test_publish.py::test_a_lost_publish_is_made_up_for_before_the_next_batch",
+    ),
+    "a database that went back loses what is still staged": Bug(
+        "stores/services/sink_ledgers.py",
+        "        return last if last and last.shares and self.takes_part(name, last) else self.found[name]\n",
+        "        return self.found[name]\n",
+        "tests/spark/write/test_lost_ledgers.py::"
+        "test_a_failover_that_took_back_a_publish_loses_none_of_the_rows_that_are_staged",
     ),
     "what the ledger names is discarded": Bug(
         "stores/services/publishing.py",
@@ -166,6 +197,42 @@ BUGS: dict[str, Bug] = {
         "        return set()",
         "tests/stores/support/test_damaged_crashes.py::test_burying_is_completed_whatever_request_fails",
     ),
+    "a dead letter keeps all headers": Bug(
+        "messages/headers.py",
+        "        elif size <= left and number < HEADER_COUNT_LIMIT:\n",
+        "        else:\n",
+        "tests/messages/test_dead_letter.py::test_what_does_not_fit_into_headers_is_in_the_payload",
+    ),
+    "headers without bounds": Bug(
+        "messages/rules.py",
+        '        broken = find_unfit(batch.column("headers")) | broken\n',
+        "        pass\n",
+        "tests/messages/test_bounds.py::test_headers_have_bounds",
+    ),
+    "a dead letter has one form": Bug(
+        "messages/dead_letter.py",
+        "            if not error.rows:\n",
+        "            if error:\n",
+        "tests/spark/write/test_limits.py::test_each_message_arrives_or_is_a_dead_letter",
+    ),
+    "an id is sent as an operator": Bug(
+        "stores/mongodb/keys.py",
+        " and _can_be_key(key):\n",
+        ":\n",
+        "tests/stores/test_limits.py::test_an_id_that_no_message_has_finds_none",
+    ),
+    "a bucket is refused as a whole": Bug(
+        "stores/base.py",
+        "                if not (error.rows and has_buckets(records)):\n",
+        "                if True:\n",
+        "tests/stores/test_limits.py::test_a_bucket_that_a_database_cannot_hold_is_split",
+    ),
+    "a dead letter has no room for its reason": Bug(
+        "stores/mongodb/store.py",
+        "        return [moved if death is None else fit_letter(moved)]\n",
+        "        return [moved]\n",
+        "tests/stores/test_limits.py::test_a_document_without_room_for_the_reason_becomes_a_dead_letter",
+    ),
     "committed when it is read": Bug(
         "spark/read/fetch.py",
         "        _check_fetched(store, options, fetch_range, rows)\n",
@@ -182,8 +249,8 @@ BUGS: dict[str, Bug] = {
     ),
     "a new epoch at each start": Bug(
         "spark/read/consumer.py",
-        "        batches.commit(start)\n",
-        "        start = {**start, 'consumer': self.initial['consumer']}\n        batches.commit(start)\n",
+        "        self.commit(start)\n",
+        "        start = {**start, 'consumer': self.initial['consumer']}\n        self.commit(start)\n",
         "tests/spark/read/test_consumer.py::test_what_a_killed_process_had_reserved_ahead_is_the_next_batch",
         worlds=True,
     ),
@@ -211,10 +278,58 @@ BUGS: dict[str, Bug] = {
     ),
     "all processes have one number": Bug(
         "stores/services/ownership.py",
-        "                self.number = standing.number + 1\n",
-        "                self.number = 1\n",
+        "                self.number, self.deaths = standing.number + 1, ",
+        "                self.number, self.deaths = 1, ",
         "tests/spark/read/test_consumer.py::test_a_driver_that_stands_still_loses_nothing",
         worlds=True,
+    ),
+    "a batch has any bytes": Bug(
+        "messages/buckets.py",
+        "            if size + more > limit.bytes and (",
+        "            if False and (",
+        CONFORMANCE + "test_messages_that_grow_or_differ_end_the_batch_where_they_do",
+    ),
+    "the first batch is not limited": Bug(
+        "spark/read/memory_limit.py",
+        "        if limit >= ALL_ROWS:\n",
+        "        if limit >= ALL_ROWS or self.rows == MAX_ROWS:\n",
+        "tests/spark/read/test_memory.py::test_the_first_batch_fits_into_memory",
+    ),
+    "a bucket counts as compressed": Bug(
+        "messages/buckets.py",
+        "    if not is_bucket(id) or id.endswith(CONVERTED_SUFFIX):\n",
+        "    if True:\n",
+        CONFORMANCE + "test_a_bucket_counts_what_its_messages_take_and_is_split",
+    ),
+    "a log is not limited": Bug(
+        "spark/read/log_cursor.py",
+        "        if not pieces or max_bytes is None:\n",
+        "        if True:\n",
+        "tests/spark/read/test_memory.py::test_a_log_is_limited_by_the_bytes_of_its_messages",
+    ),
+    "deaths are not counted": Bug(
+        "stores/services/ownership.py",
+        "standing.deaths + died\n",
+        "0\n",
+        "tests/spark/read/test_deaths.py::test_a_batch_during_which_the_process_died_twice_is_split",
+    ),
+    "a clean stop is a death": Bug(
+        "stores/services/ownership.py",
+        "last.token != self.token and not standing.ended\n",
+        "last.token != self.token\n",
+        "tests/spark/read/test_deaths.py::test_clean_stops_do_not_count",
+    ),
+    "a reader whose driver died ends in order": Bug(
+        "spark/read/driver_process.py",
+        "        return (\n            os.getppid() == self._jvm\n",
+        "        return True or (\n            os.getppid() == self._jvm\n",
+        "tests/spark/read/test_driver_process.py::test_a_reader_ends_in_order_unless_its_driver_died",
+    ),
+    "a batch that kills is repeated with exactly-once": Bug(
+        "spark/read/consumer.py",
+        "            check_deaths([(batches, end)])\n",
+        "            pass\n",
+        "tests/spark/read/test_deaths.py::test_with_exactly_once_the_third_start_says_what_to_do_and_that_works",
     ),
     "a query reads any epoch": Bug(
         "stores/services/query_binding.py",
@@ -230,8 +345,8 @@ BUGS: dict[str, Bug] = {
     ),
     "a batch is held before it is started": Bug(
         "spark/read/consumer.py",
-        "        batches.start(end)\n        return batches.hold(end)\n",
-        "        held = batches.hold(end)\n        batches.start(end)\n        return held\n",
+        "        batches.start(end)\n        if not is_dropped(",
+        "        batches.hold(end)\n        batches.start(end)\n        if not is_dropped(",
         "tests/protocol/test_scenarios.py::test_the_code_follows_the_model",
     ),
     "what another process has started is given back": Bug(
@@ -264,8 +379,8 @@ BUGS: dict[str, Bug] = {
     ),
     "commit without a fence": Bug(
         "stores/sqlite/store.py",
-        "    held, values = _held_clause(leases, ids)\n    if history:\n",
-        "    held, values = _held_clause(leases, ids)\n"
+        "    held, values = _held_clause(queue, leases, ids)\n    if history:\n",
+        "    held, values = _held_clause(queue, leases, ids)\n"
         "    if ids is not None:\n"
         "        held = 'queue = ? AND id IN (SELECT value FROM json_each(?))'\n"
         "        values = (_queue_id(db, queue), json.dumps(list(ids)))\n"
@@ -287,8 +402,8 @@ BUGS: dict[str, Bug] = {
     ),
     "limit off by one": Bug(
         "stores/sqlite/store.py",
-        "            values, oversized_bucket = (queue_id, min(now, before), target), None\n",
-        "            values, oversized_bucket = (queue_id, min(now, before), target + 1), None\n",
+        "            values, size = (queue_id, min(now, before), limit.target), 0\n",
+        "            values, size = (queue_id, min(now, before), limit.target + 1), 0\n",
         CONFORMANCE + "test_a_reserve_takes_the_first_in_order_up_to_its_limit",
     ),
     "the last queue of a request is missed": Bug(
@@ -305,8 +420,8 @@ BUGS: dict[str, Bug] = {
     ),
     "tries lost": Bug(
         "stores/sqlite/store.py",
-        "    released = _change(db, release, held, values, due, int(failed))\n",
-        "    released = _change(db, release, held, values, due, 0)\n",
+        "    return change(db, release, held, values, due, int(failed))\n",
+        "    return change(db, release, held, values, due, 0)\n",
         CONFORMANCE + "test_tries_grow_with_each_failure",
     ),
     "a dead letter without its reason": Bug(
@@ -873,6 +988,48 @@ BUGS: dict[str, Bug] = {
         "            self.keep()\n            return\n",
         "            super().close()\n            return\n",
         "tests/stores/sqlite/test_forks.py::test_a_child_does_not_close_what_it_inherited_when_it_ends",
+    ),
+    "a batch is committed unread": Bug(
+        "spark/read/proof.py",
+        "        if progress is not None and not progress.complete and is_held():\n",
+        "        if False:\n",
+        "tests/spark/read/test_unread.py::test_a_batch_that_was_not_read_is_not_committed",
+    ),
+    "what is between a task and Spark counts as read": Bug(
+        "stores/services/reading.py",
+        "(self.taken is None or self.taken >= self.rows)",
+        "True",
+        "tests/spark/read/test_unread.py::test_a_batch_that_was_not_read_is_not_committed",
+    ),
+    "what an earlier run has read counts": Bug(
+        "stores/services/reading.py",
+        'return (value["batch"], value["run"]) == (str(batch), run)',
+        'return bool(value["batch"] == str(batch))',
+        "tests/spark/read/test_unread.py::test_nor_does_it_if_spark_never_reports_the_last_run",
+    ),
+    "a late task is believed": Bug(
+        "stores/services/reading.py",
+        "return old if old is not None and _order(old) > _order(value) else value",
+        "return value",
+        "tests/spark/read/test_unread.py::test_a_late_task_of_an_earlier_batch_or_run_changes_nothing",
+    ),
+    "an unread batch gives no warning": Bug(
+        "spark/unread.py",
+        "one.read < one.messages",
+        "one.read < 0",
+        "tests/spark/test_unread_watch.py::test_a_batch_that_was_not_read_is_a_warning",
+    ),
+    "a batch arrives again when it comes again": Bug(
+        "spark/read/queue_stream.py",
+        "FetchPartition(share, end.get(ARRIVED), proof)",
+        "FetchPartition(share, __import__('time').time_ns() // 10**6, proof)",
+        "tests/spark/read/test_arrived.py::test_it_grows_from_batch_to_batch_and_is_the_same_when_a_batch_comes_again",
+    ),
+    "the time of arrival goes back with the clock": Bug(
+        "spark/read/arrival.py",
+        "return max(store.now(), before + 1)",
+        "return store.now()",
+        "tests/spark/read/test_arrived.py::test_it_grows_though_the_clock_was_set_back",
     ),
 }
 

@@ -40,6 +40,9 @@ LEASE, PATIENCE, FROZEN = 2.0, 240.0, 90.0
 #: What an error says that refuses a checkpoint.
 REMEDY = "spark-queue recover URL"
 
+#: What a driver says at its third start after two deaths in one batch, which must be repeated as a whole.
+DEATHS = "times while it worked on this batch"
+
 #: Seconds for which a driver goes on that another one has replaced.
 PARTING = 20.0
 
@@ -274,6 +277,9 @@ class World:
         self._tended_at = now
         for one in self.programs:
             if not one.running:
+                if one is self.driver and self._died_twice():  # "start the query again"
+                    self.result.checkpoints["refused after two deaths in a batch"] += 1
+                    one.killed = True
                 if one is self.driver and self._refused():
                     if self._refusal:
                         continue
@@ -338,7 +344,12 @@ class World:
         if self.driver.killed or self.driver.process is None or self.driver.running:
             return None
         words = self.driver.last_words()
-        return words if REMEDY in words else None
+        return words if REMEDY in words and DEATHS not in words else None
+
+    def _died_twice(self):
+        """Whether the driver has ended since it was killed twice in one batch."""
+        driver = self.driver
+        return driver.process is not None and not (driver.killed or driver.running) and DEATHS in driver.last_words()
 
     def abandon_checkpoint(self):
         """Put the checkpoint away, so that the query begins a new one."""

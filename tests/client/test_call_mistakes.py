@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from spark_queue import MessageError, OptionError, Queue
+from spark_queue import MessageError, OptionError, Queue, admin
 from spark_queue.stores.sqlite.store import SqliteStore
 
 
@@ -171,11 +171,35 @@ CALLS: dict[str, tuple[Any, str]] = {
     "ids": (lambda q: q.push_many([1, 2], ids=["a"]), "ids has 1 value for 2 payloads: give one for each"),
     "headers": (lambda q: q.push_many([1], headers=[{}, {}]), "headers has 2 values for 1 payload"),
     "tries": (lambda q: q.push_many([1, 2, 3], tries=[1]), "tries has 1 value for 3 payloads"),
-    "delay": (lambda q: q.push(1, delay="5s"), "delay must be a number of seconds, .* not '5s'"),
-    "no delay": (lambda q: q.push(1, delay=float("nan")), "delay must be a number of seconds, .* not nan"),
+    "delay": (lambda q: q.push(1, delay="5s"), "delay must be a number of seconds, not '5s'"),
+    "no delay": (lambda q: q.push(1, delay=float("nan")), "delay must be a number of seconds, not nan"),
     "timeout": (lambda q: q.reserve(timeout=None), "timeout must be a number of seconds, 0 or more, not None"),
     "delay of a rollback": (lambda q: q.rollback(delay=-1), "delay must be a number of seconds, 0 or more, not -1"),
-}
+    "a long delay": (lambda q: q.push(1, delay=18446744073709552), "delay must be .* end before the year 5000"),
+    "an endless delay": (lambda q: q.push(1, delay=float("inf")), "delay must be .* end before the year 5000"),
+    "a long rollback": (lambda q: q.rollback(delay=10**400), "delay must be .* end before the year 5000"),
+    "a long timeout": (lambda q: q.reserve(timeout=1e300), "timeout must be .* end before the year 5000"),
+    "many to prefetch": (lambda q: q.messages(prefetch=2**31), "prefetch must be a whole number, at most 2147483647"),
+    "a long commit": (
+        lambda q: admin.consume.commit(q.store.url, q.name, "c/1", history=1e300), "history must be .* year 5000"
+    ),
+    "a late rollback": (
+        lambda q: admin.consume.rollback(q.store.url, q.name, "c/1", delay=1e300), "delay must be .* year 5000"
+    ),
+    "a late release": (
+        lambda q: admin.release(q.store.url, q.name, "c/1", delay=float("nan")), "delay must be a number of seconds"
+    ),
+    "a long lease": (
+        lambda q: admin.consume.reserve(q.store.url, q.name, lease=10**5000), "lease must be .* before the year 5000"
+    ),
+    "an old harvest": (
+        lambda q: admin.consume.harvest(q.store.url, q.name, older_than=1e300), "older_than must be .* year 5000"
+    ),
+    "a delay of a store": (lambda q: q.store.rollback(q.name, "c/1", delay=10**18), "delay is too long"),
+    "a lease of a store": (lambda q: q.store.reserve(q.name, "c/1", 1, lease=10**18), "lease is too long"),
+    "a renewal of a store": (lambda q: q.store.renew(q.name, "c/1", 10**18), "lease is too long"),
+    "a history of a store": (lambda q: q.store.commit(q.name, "c/1", history=10**18), "history is too long"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("call", "told"), CALLS.values(), ids=CALLS)

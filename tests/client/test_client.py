@@ -220,5 +220,5 @@ def test_a_far_moment_survives(queue):
     far = datetime(9999, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC)
     queue.push("end of time", mature=far)
     assert queue.peek()[0].mature == far
-    with pytest.raises(MessageError, match="beyond the year 5000"):
+    with pytest.raises(OptionError, match="delay must be a number of seconds that end before the year 5000"):
         queue.push("x", delay=timedelta(days=3_000_000).total_seconds())

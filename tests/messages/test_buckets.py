@@ -6,6 +6,7 @@ import string
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +14,9 @@ from hypothesis import strategies as st
 from spark_queue import Buckets, OptionError
 from spark_queue.messages.buckets import (
     MAX_BUCKET_BYTES,
+    ClaimLimit,
     build_bucket,
+    bytes_of,
     count_rows,
     is_bucket,
     open_bucket,
@@ -78,18 +81,68 @@ def test_what_goes_in_comes_out_and_each_bucket_is_what_its_id_says(rows, size, 
         assert len({(one.mature, one.tries) for one in inside}) == 1
 
 
-@given(weights=st.lists(st.integers(1, 6), max_size=12), limit=st.integers(0, 20), enough=st.integers(0, 20))
-def test_what_fits_is_taken_in_order_and_never_too_much(weights, limit, enough):
-    ids = [f"\x7f{n}\x7f{weight}\x7fabc" if weight > 1 else str(n) for n, weight in enumerate(weights)]
-    taken, rows, large = select_records(enumerate(ids), limit, enough)
-    assert taken == list(range(len(taken)))
-    assert rows == sum(weights[: len(taken)]) <= limit
-    if large is not None:
-        assert large == ids[len(taken)]
-        assert rows < enough
-        assert rows + weights[len(taken)] > limit
-    elif len(taken) < len(ids):
-        assert rows >= enough
+records = st.lists(st.tuples(st.integers(1, 6), st.integers(0, 9)), max_size=12)
+
+
+@given(records=records, limit=st.integers(0, 20), enough=st.integers(0, 20), most=st.none() | st.integers(0, 40))
+@pytest.mark.parametrize("allow_empty", [False, True])
+def test_what_fits_is_taken_in_order_and_never_too_much(records, limit, enough, most, allow_empty):
+    """A message is larger than the limit only if it is the first, and one must be taken."""
+    weights, sizes = [one for one, _ in records], [size for _, size in records]
+    ids = [f"\x7f{n}\x7f{weight}\x7fabc+{sizes[n]}" if weight > 1 else str(n) for n, weight in enumerate(weights)]
+    rows_of_all = zip(range(len(ids)), ids, sizes, strict=True)
+    found = select_records(rows_of_all, ClaimLimit(limit, enough, most, allow_empty))
+    taken = len(found.keys)
+    assert found.keys == list(range(taken))
+    assert found.rows == sum(weights[:taken]) <= limit
+    assert found.bytes == (0 if most is None else sum(sizes[:taken]))
+    if most is not None and found.bytes > most:
+        assert taken == weights[0] == 1 and not allow_empty
+    following = taken < len(ids)
+    if found.full:
+        assert following and found.rows < enough and found.bytes + sizes[taken] > most
+        assert taken or allow_empty or weights[0] > 1
+    elif found.oversized_bucket is None and following:
+        assert found.rows >= enough
+    if found.oversized_bucket is not None:
+        assert found.oversized_bucket == ids[taken]
+        assert found.rows < enough
+        assert found.rows + weights[taken] > limit or (found.full and not taken and weights[0] > 1)
+
+
+@given(rows=st.integers(2, 100), size=st.integers(0, 10_000), most=st.integers(0, 10_000))
+@pytest.mark.parametrize("has_size", [True, False])
+def test_a_bucket_that_is_too_large_is_split_until_it_fits_or_is_one_message(rows, size, most, has_size):
+    limit = ClaimLimit(1_000, 1_000, most)
+    for _ in range(20):
+        id = f"\x7fa\x7f{rows}\x7f0123456789abcdef" + (f"+{size}" if has_size else "")
+        found = select_records([(0, id, 5_000)], limit)
+        if found.keys:
+            break
+        assert found.oversized_bucket == id and found.full
+        parts = limit.rows_in(id)
+        assert 1 <= parts < rows
+        rows, size = parts, size * parts // rows
+    assert found.keys and (rows == 1 or found.bytes <= most)
+
+
+@pytest.mark.parametrize(
+    ("end", "expected"),
+    [("+12", 12), *((end, MAX_BUCKET_BYTES) for end in ("", "+", "+1x", "+" + "9" * 13))],
+)
+def test_a_bucket_without_its_bytes_counts_as_a_full_one(end, expected):
+    assert bytes_of(f"\x7f+7\x7f3\x7f0123456789abcdef{end}", 100) == expected
+    assert bytes_of("+7", 100) == 100, "an id of a message says nothing"
+    assert bytes_of("\x7fabc\x7f3\x7fid", 100) == 100, "a document of keuss is not compressed"
+
+
+def test_a_bucket_has_the_bytes_of_its_messages_in_its_id_however_they_are_held():
+    batch = with_due_time(pushes(["x" * 50_000] * 8, ids=list("abcdefgh"), headers=[{"k": "v" * 9}] * 8), 0)
+    made = pack_buckets(batch, Buckets(4))
+    names, packed = made.column("id").to_pylist(), pc.binary_length(made.column("payload")).to_pylist()
+    assert [bytes_of(name, length) for name, length in zip(names, packed, strict=True)] == [4 * (50_000 + 1 + 10)] * 2
+    assert max(packed) < 5_000, "they are compressed"
+    assert pack_buckets(batch.slice(4), Buckets(4)).column("id").to_pylist() == names[1:], "equal rows, equal ids"
 
 
 def test_of_an_id_that_comes_twice_the_first_stays():

@@ -21,6 +21,7 @@ from spark_queue.messages.buckets import (
     DIGEST_DIGITS,
     MAX_ROWS_DIGITS,
     Buckets,
+    ClaimLimit,
     DamagedBucket,
     build_bucket,
     count_rows,
@@ -137,8 +138,9 @@ def test_a_number_of_messages_that_lies_is_refused_and_keeps_no_reserve_busy(lie
         unpack_bucket(id, one.packed)
     assert rows_of(id) == LIES[lie]
     assert count_rows(pa.array([id, "b"])) == LIES[lie] + 1
-    taken, rows, large = select_records([(0, id), (1, "b")], 10, 10)
-    assert (taken, rows, large) == (([0, 1], 2, None) if LIES[lie] == 1 else ([], 0, id))
+    found = select_records([(0, id, 0), (1, "b", 0)], ClaimLimit(10, 10))
+    expected = ([0, 1], 2, None) if LIES[lie] == 1 else ([], 0, id)
+    assert (found.keys, found.rows, found.oversized_bucket) == expected
 
 
 @pytest.mark.parametrize(
@@ -284,7 +286,7 @@ def test_a_bucket_without_a_digest_is_delivered(last):
 
 def test_the_digest_of_a_bucket_is_that_of_its_bytes():
     made = build_bucket(with_due_time(pushes([1, 2]), 0), Buckets())
-    digest = made.column("id")[0].as_py().rpartition(BUCKET_PREFIX)[2]
+    digest = made.column("id")[0].as_py().rpartition(BUCKET_PREFIX)[2].partition("+")[0]
     assert sha256(made.column("payload")[0].as_py()).hexdigest().startswith(digest)
     assert len(digest) == DIGEST_DIGITS
 

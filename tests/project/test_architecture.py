@@ -21,7 +21,7 @@ HOUSE = Path(spark_queue.__file__).parent
 
 #: What a module may import: what is in its own folder, and what is on lower floors. `stores` has floors of its own.
 FLOORS = [
-    ["errors", "lazy_names"],
+    ["errors", "lazy_names", "fork_locks"],
     ["messages"],
     ["options"],
     ["graph"],

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_queue import open_store
+from spark_queue.spark.read import deadly_batch
 from spark_queue.spark.read.batches import Batches
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.ownership import Ownership
@@ -57,6 +58,12 @@ def follow_all(store: Store, other: Store, name: str, chosen: slice) -> None:
 @pytest.mark.every_store
 def test_the_code_follows_the_model(store, other, name):
     follow_all(store, other, name, slice(FEW))
+
+
+@pytest.fixture(autouse=True)
+def deaths_are_not_counted(monkeypatch):
+    """The model lacks the error after two deaths in one batch, which the next start repeats."""
+    monkeypatch.setattr(deadly_batch, "MAX_DEATHS", 1_000_000)
 
 
 @pytest.mark.full

@@ -193,7 +193,7 @@ def test_headers_of_a_message(http, q):
     assert (got.headers["x-ks-hdr-myname"], got.headers["x-ks-hdr-n"]) == ("v1", "5")
 
 
-@pytest.mark.parametrize("headers", [{f"h{n}": "x" for n in range(120)}, {"large": "x" * 20_000}])
+@pytest.mark.parametrize("headers", [{f"h{n}": "x" for n in range(120)}, {f"h{n}": "x" * 7_000 for n in range(3)}])
 def test_headers_that_fit_into_no_head(http, q, store, queue, headers):
     """Clients of HTTP refuse a head of that size, and the message would be lost."""
     with Queue(store, queue) as client:

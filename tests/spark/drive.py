@@ -23,8 +23,11 @@ from pyspark.sql.types import Row, StructType
 from spark_queue import open_store
 from spark_queue.messages.message import messages
 from spark_queue.spark import QueueDataSource
+from spark_queue.spark.read.offsets import input_offsets
+from spark_queue.spark.read.proof import proving_input, reading_of
 from spark_queue.spark.read.snapshot import FilteringReader
 from spark_queue.spark.schema import arrow_schema
+from spark_queue.spark.task_context import LISTENER_PROPERTY
 from spark_queue.spark.write.data_writers import WriteResult
 from spark_queue.stores.services.ledger import ledger_of
 from spark_queue.stores.services.owner import revoke
@@ -36,17 +39,23 @@ CONNECT_TAG = "SparkConnect_OperationTag_User__Session_5a0b_Operation_91c4"
 
 @contextmanager
 def task(
-    partition: int = 0, query: str | None = None, batch: int | None = None, *, connect: bool = False
+    partition: int = 0,
+    query: str | None = None,
+    batch: int | None = None,
+    *,
+    connect: bool = False,
+    listened: bool = True,
 ) -> Iterator[None]:
     """Run in a task of this partition; of this batch of a streaming query, where they are given.
 
-    `connect`: the job came over Spark Connect.
+    `connect`: the job came over Spark Connect. `listened`: the session has our listener.
     """
     outer, inner = TaskContext.get(), object.__new__(TaskContext)
     inner._partitionId = partition
     inner._attemptNumber = 0
     inner._localProperties = {"spark.job.tags": f"{CONNECT_TAG},other"} if connect else {}
     if query is not None:
+        inner._localProperties |= {LISTENER_PROPERTY: "true"} if listened else {}
         inner._localProperties |= {"sql.streaming.queryId": query, "streaming.sql.batchId": str(batch)}
     TaskContext._setTaskContext(inner)
     try:
@@ -173,15 +182,17 @@ class Batch:
 
     def __init__(self, query: Query, reader: Any, number: int, partitions: list[Any]) -> None:
         self.query, self.number = query, number
+        self.taken = 0  #: how many rows were read, as Spark counts them
         self.reader, self._partitions = reader, partitions
 
     def read(self, partition: int) -> Iterator[pa.RecordBatch]:
         """Read as a task does: what it yields is what Spark accepts."""
         reader, part = carried((self.reader, self._partitions[partition]))
         expected = arrow_schema(reader.schema)
-        with task(partition, self.query.id, self.number):
+        with task(partition, self.query.id, self.number, listened=self.query.listened):
             for batch in reader.read(part):
                 assert batch.schema == expected
+                self.taken += batch.num_rows
                 yield batch
 
     @property
@@ -212,19 +223,22 @@ class Query:
     """A streaming query from a queue, and its checkpoint: it runs, dies, and is started again.
 
     `work` is called with each batch. An error of it ends the run; the next one repeats the batch.
+    `columns`: the user's own schema.
     """
 
-    def __init__(self, work: Callable[[Batch], Any], **options: str) -> None:
-        self.work = work
+    def __init__(self, work: Callable[[Batch], Any], columns: StructType | None = None, **options: str) -> None:
+        self.work, self.columns = work, columns
         self.id = str(uuid.uuid4())
         self.options = {"waitTimeout": "0s"} | options
         self.offsets: list[dict[str, Any]] = []  #: Spark's log of what was planned
         self.finished = 0  #: of those so many are done: Spark's log of commits
+        self.listened = True  #: whether the session has our listener
+        self.reports = True  #: whether the driver lives until that hears what was read
 
     def run(self, *, old: bool = False) -> None:
         """Run until nothing is ready, as `availableNow`; `old`: as Spark 4.0 and 4.1 do."""
         data_source = source(self.options)
-        reader: Any = data_source.streamReader(data_source.schema())
+        reader: Any = data_source.streamReader(self.columns or data_source.schema())
         limit = reader.getDefaultReadLimit() if SPARK >= (4, 2) else None
         try:
             if old and self.offsets:  # they tell a restarted query where it stands
@@ -246,14 +260,27 @@ class Query:
             self.dies()
 
     def _run(self, reader: Any, start: dict[str, Any], end: dict[str, Any]) -> None:
-        self.work(Batch(self, reader, self.finished, list(reader.partitions(start, end))))
+        batch = Batch(self, reader, self.finished, list(reader.partitions(start, end)))
+        self.work(batch)
         self.finished += 1
+        if end.get("onUnread") == "fail" and self.listened and self.reports:
+            self._report(end, batch.taken)
+
+    def _report(self, end: Any, taken: int) -> None:
+        """Note how many rows were read, as the listener does."""
+        binding = proving_input(end) if "inputs" in end else None
+        own = end if binding is None else input_offsets(end)[binding]
+        with open_store(self.options["url"]) as store:
+            reading_of(own).note_taken(store, taken)
 
     def dies(self) -> None:
         """Let its process be gone: another one may run its consumer at once."""
         if self.offsets and self.options.get("mode") != "log":  # what nobody reserves has no owner
             with open_store(self.options["url"]) as store:
-                revoke(store, self.options["queue"], self.offsets[-1]["consumer"])
+                inputs = json.loads(self.options.get("inputs", "{}")) or {"": {"queue": self.options.get("queue")}}
+                for one in inputs.values():
+                    if one.get("mode") != "log":
+                        revoke(store, one["queue"], self.offsets[-1]["consumer"])
 
 
 def snapshot(

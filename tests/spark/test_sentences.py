@@ -38,8 +38,9 @@ def write(spark, sqlite_url, name):
 
 @pytest.fixture
 def stream(spark, sqlite_url, name, tmp_path):
-    def run(**options):
-        source = spark.readStream.format("queue").options(**{"url": sqlite_url, "queue": name, **options}).load()
+    def run(schema=None, **options):
+        reader = spark.readStream.format("queue").options(**{"url": sqlite_url, "queue": name, **options})
+        source = (reader.schema(schema) if schema else reader).load()
         sink = source.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
         sink.trigger(availableNow=True).start().awaitTermination()
 
@@ -65,7 +66,8 @@ def said(call, *args, **options):
 def test_mistakes_of_a_batch_read(read, write, name):
     write(JSON)
     assert said(read, maxRecordPerTrigger="3") == (
-        "OptionError: unknown option 'maxrecordpertrigger'; did you mean 'maxRecordsPerTrigger'?"
+        "OptionError: unknown option 'maxrecordpertrigger'; "
+        "did you mean 'maxRecordsPerTrigger' or 'maxBytesPerTrigger'?"
     )
     assert said(read, "nunber INT").startswith("SchemaError: a queue has no column 'nunber'")
     assert re.search(f"does not exist in .*; did you mean '{name}'", said(read, queue=f"{name}s"))
@@ -95,6 +97,7 @@ def test_mistakes_of_a_stream(stream, write, name):
     write(JSON)
     assert "did you mean 'reserveTimeout'" in said(stream, reserveTimeot="3s")
     assert "cannot be reached" in said(stream, **UNREACHABLE)
+    assert "SchemaError: column 'payload' cannot be binary: with payloadFormat=json" in said(stream, "payload BINARY")
     stream()
     write(JSON, queue=f"{name}.other")
     assert said(stream, queue=f"{name}.other").startswith(

@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 from spark_queue.messages.buckets import Record
 from spark_queue.messages.message import messages, pushes
-from spark_queue.messages.schema import MAX_TIME_MS
+from spark_queue.messages.times import MAX_TIME_MS
 from spark_queue.stores import STORES, base, open_store
 from spark_queue.stores import types as facts
 from spark_queue.stores.mongodb import stages as mongodb_stages

@@ -13,6 +13,7 @@ from fastapi import Path, Query, Request
 from starlette.responses import PlainTextResponse, Response
 
 from spark_queue.errors import MessageError
+from spark_queue.messages.times import MAX_DURATION_MS
 from spark_queue.rest.answers import json_response
 from spark_queue.rest.bound_queue import BoundQueue
 from spark_queue.rest.errors import Cancelled, NotFound
@@ -66,7 +67,11 @@ PAYLOAD_BODY = describe_body("The payload.", "application/json", "text/plain", "
 
 Lease = Annotated[
     int | None,
-    Query(ge=100, le=10**13, description="How long it is held (ms). Default: `reserveTimeout` of the namespace."),
+    Query(
+        ge=100,
+        le=MAX_DURATION_MS,
+        description="How long it is held (ms). Default: `reserveTimeout` of the namespace.",
+    ),
 ]
 MessageHandle = Annotated[str, Path(description="The `x-ks-id` or the `x-ks-receipt` of a reserved message.")]
 
@@ -189,7 +194,7 @@ async def rollback(
     queue: QueueName,
     handle: MessageHandle,
     service: ServiceDependency,
-    delay: Annotated[int, Query(ge=0, le=10**13, description="How long until it is ready again (ms).")] = 0,
+    delay: Annotated[int, Query(ge=0, le=MAX_DURATION_MS, description="How long until it is ready again (ms).")] = 0,
 ) -> Response:
     """Roll back a reserved message: it failed.
 

@@ -22,7 +22,8 @@ from starlette.responses import Response
 from spark_queue.errors import MessageError, OptionError
 from spark_queue.messages.columns import header_dicts
 from spark_queue.messages.payload import as_json, to_jsonable
-from spark_queue.messages.schema import MAX_TIME_MS, PayloadKind
+from spark_queue.messages.schema import PayloadKind
+from spark_queue.messages.times import MAX_DURATION_MS
 from spark_queue.rest.answers import JSON_TYPE, json_response
 from spark_queue.rest.bodies import Bodies, charset_of, media_type
 from spark_queue.rest.errors import UnsupportedMediaType, add_nothing_pushed
@@ -114,7 +115,7 @@ def parse_due(mature: str | None, delay: str | None) -> tuple[datetime | None, i
     seconds = math.nan
     with suppress(ValueError):
         seconds = float(delay)
-    if not seconds <= MAX_TIME_MS / 2000:
+    if not seconds <= MAX_DURATION_MS / 1000:
         raise OptionError(
             f"parameter 'delay' is {delay[:60]!r} but must be a number of seconds that end before the year 5000",
             option="delay",

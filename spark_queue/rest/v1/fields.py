@@ -9,6 +9,7 @@ from fastapi import Request
 
 from spark_queue.errors import OptionError, plural
 from spark_queue.messages.payload import Json
+from spark_queue.messages.times import MAX_DURATION_MS
 from spark_queue.options.parsers import duration
 from spark_queue.rest.bodies import media_type, parse_json
 from spark_queue.rest.errors import UnsupportedMediaType
@@ -17,9 +18,6 @@ from spark_queue.rest.service import Service
 
 #: Types of a body that is JSON. The last is what `curl --data` says, without another header.
 JSON_TYPES = ("", "application/json", "application/x-www-form-urlencoded")
-
-#: The longest duration (ms).
-MAX_DURATION_MS = 10**13
 
 #: Returns the value of a field. Raises `ValueError`, whose text continues the words "must be".
 FieldParser = Callable[[Json], Any]

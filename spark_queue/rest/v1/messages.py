@@ -16,6 +16,7 @@ from spark_queue.admin.push import messages_to_batch
 from spark_queue.errors import MessageError, OptionError
 from spark_queue.messages.columns import milliseconds
 from spark_queue.messages.payload import Json
+from spark_queue.messages.times import MAX_TIME_MS, MIN_TIME_MS
 from spark_queue.rest.answers import json_response, json_text, text_response
 from spark_queue.rest.base64url import decode_base64url, encode_base64url
 from spark_queue.rest.errors import add_nothing_pushed
@@ -202,7 +203,7 @@ def _cursor_text(moment: int, id: str) -> str:
 def _parse_cursor(text: str) -> tuple[int, str]:
     try:
         moment, id = orjson.loads(decode_base64url(text))
-        if isinstance(moment, int) and isinstance(id, str):
+        if isinstance(moment, int) and MIN_TIME_MS <= moment <= MAX_TIME_MS and isinstance(id, str):
             return moment, id
     except (ValueError, TypeError):
         pass
@@ -212,7 +213,7 @@ def _parse_cursor(text: str) -> tuple[int, str]:
 def _milliseconds_of(name: str, moment: datetime) -> int:
     if moment.tzinfo is None:
         raise OptionError(f"parameter {name!r} has no time zone: write 2026-01-31T12:00:00Z", option=name)
-    return round(moment.timestamp() * 1000)
+    return max(MIN_TIME_MS, min(round(moment.timestamp() * 1000), MAX_TIME_MS))  # UTC may be in another year
 
 
 def parse_consumer(value: Json) -> str:

@@ -21,7 +21,8 @@ import math
 import time
 from collections.abc import Callable
 
-from spark_queue.messages.schema import MAX_TIME_MS
+from spark_queue.errors import FencedError, StoreError
+from spark_queue.messages.times import MAX_TIME_MS
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.read.abandoned import AbandonedEpochs
 from spark_queue.spark.read.delivery import DROPPED_MESSAGE, is_dropped, is_noted, mark_delivery
@@ -35,7 +36,7 @@ from spark_queue.spark.read.prefetch import Prefetcher
 from spark_queue.spark.read.reserver import Reserver
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.ageing import remove_old_notes
-from spark_queue.stores.services.dead_letters import set_history
+from spark_queue.stores.services.dead_letters import note_settings
 from spark_queue.stores.services.owner import Batch
 from spark_queue.stores.services.ownership import Ownership
 from spark_queue.stores.services.poison import PoisonMessageHandler, PoisonRules
@@ -52,6 +53,9 @@ GUESSED = 3
 #: The lease (ms), until it is started, of a batch that then gets an unlimited lease, and the
 #: shortest one of others. Until then, Spark only writes a file.
 UNSTARTED_LEASE, SHORTEST_UNSTARTED_LEASE = 120_000, 30_000
+
+#: How long (ms) to retry to note the end of a process: Spark waits for it.
+LEAVE_TIMEOUT = 1_000
 
 
 class Batches:
@@ -71,7 +75,8 @@ class Batches:
         self.ownership = Ownership(store, self.queue, consumer)
         self.ownership.take(batch_of(last), noted=is_noted(last))
         store.register(self.queue)  # it exists from now on
-        set_history(store, self.queue, consumer.partition("/")[0], options.history_ms)
+        name = consumer.partition("/")[0]
+        note_settings(store, self.queue, name, options.history_ms, options.dead_letter_queue)
         self.isolation: PoisonMessageHandler | None = None
         if options.isolate_failures:
             dead = options.dead_letter_queue_of(self.queue)
@@ -193,12 +198,13 @@ class Batches:
 
     # --- 2. in Spark's log
 
-    def offset(self, start: Offset, rows: list[int]) -> Offset:
+    def offset(self, start: Offset, rows: list[int], arrived: int) -> Offset:
         """Return the end offset of the batch after `start`, which this process just reserved.
 
-        Raises `FencedError` if this process lost the consumer.
+        `arrived`: see `next_arrival`. Raises `FencedError` if this process lost the consumer.
         """
-        end: Offset = {**start, "v": OFFSET_VERSION, "seq": start["seq"] + 1, "by": self.number, "rows": rows}
+        seq = start["seq"] + 1
+        end: Offset = {**start, "v": OFFSET_VERSION, "seq": seq, "by": self.number, "rows": rows, "arrived": arrived}
         self._reserved = mark_delivery(end, self._options)
         if is_noted(self._reserved):
             self.ownership.note_reserved(batch_of(end))
@@ -271,7 +277,7 @@ class Batches:
                 log.warning(DROPPED_MESSAGE, rows, self.queue)
             return False
         if self.isolation and self._replayed_seq != end["seq"]:
-            self.isolation.handle_rerun(tag)
+            self.isolation.handle_rerun(tag, self.ownership.deaths)
         self._replayed_seq = end["seq"]
         return True
 
@@ -280,7 +286,7 @@ class Batches:
         limit, before = self._prefetch_limits
         if not limit or (self.isolation and self.isolation.may_have_parked):
             return
-        if sum(end.get("rows", [])) < self.reserver.possible_rows(self._limit):
+        if not self.reserver.is_full(sum(end.get("rows", [])), self._limit):
             return
         # Only messages that are due by now, so none that this batch releases one by one: a retried
         # task releases these again, which must change nothing.
@@ -293,14 +299,6 @@ class Batches:
         self.prefetcher.start(tag, limit, before)
 
     # --- 5. removed
-
-    def commit(self, end: Offset) -> None:
-        """Remove the messages of the batch of `end`, if not done yet.
-
-        Raises as `check` and `remove` do.
-        """
-        if self.check(end):
-            self.remove(end)
 
     def check(self, end: Offset) -> bool:
         """Return whether the batch of `end` is not committed yet.
@@ -338,6 +336,19 @@ class Batches:
         log.debug("committed %d messages of %s under %s", removed, self.queue, tag)
         self._store.write_counts()  # Spark ends the process of a finished run with a signal
         return removed
+
+    def leave(self) -> None:
+        """Note that this process ends in order, so that its batch does not count as its death.
+
+        If that fails, or takes long, it does.
+        """
+        self._store.retry_timeout = LEAVE_TIMEOUT
+        try:
+            self.ownership.leave()
+        except FencedError:
+            pass  # another process is the owner
+        except StoreError as error:
+            log.warning("could not note the end of this process: %s", error)
 
     def close(self) -> None:
         """Release the prefetched batch, and stop the heartbeat.

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from spark_queue.messages.schema import MAX_TIME_MS
+from spark_queue.messages.times import MAX_TIME_MS
 from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.values import FAIL
+from spark_queue.spark.read.arrival import ARRIVED, next_arrival
 from spark_queue.spark.read.batch_size import MAX_ROWS
 from spark_queue.spark.read.batches import Batches
+from spark_queue.spark.read.deadly_batch import check_deaths
+from spark_queue.spark.read.delivery import ON_UNREAD, is_dropped
 from spark_queue.spark.read.fetch import FetchRange
 from spark_queue.spark.read.offsets import OFFSET_VERSION, Offset, check_offset, new_consumer, tag_of
 from spark_queue.spark.read.opening import open_query_store
 from spark_queue.spark.read.pacing import SIZE_FIELDS, Stopwatch
+from spark_queue.spark.read.proof import ReadProof, TaskProof
 from spark_queue.spark.read.queue_state import QueueState
 
 
@@ -31,6 +37,7 @@ class Consumer:
         self.owned: Batches | None = None  #: its batches, once this process owns the consumer
         self.waiting = Stopwatch()  #: how long it waited for messages, and for a prefetched batch
         self.state = QueueState(self.store, self.queue)
+        self._proof = ReadProof(self.store) if options.on_unread == FAIL else None
 
     def batches(self, offset: Offset) -> Batches:
         """Return the batches of the consumer in an offset of Spark, and become its owner.
@@ -50,12 +57,12 @@ class Consumer:
         Return its end, or `start` if no message is ready. `prefetch`: as in `Batches.reserve`.
         """
         batches = self.batches(start)
-        batches.commit(start)
+        self.commit(start)
         batches.clean_up(start)
         wait = partial(self.wait, self._options.wait_timeout)
         rows = batches.reserve(start, limit, before=self.before, wait=wait, prefetch=prefetch)
         if rows:
-            return batches.offset(start, rows)
+            return batches.offset(start, rows, next_arrival(self.store, start))
         self.state.check_paused()
         return start
 
@@ -76,11 +83,35 @@ class Consumer:
             # Spark's first batch has no messages. Its task notes which query reads the queue.
             return [] if end["seq"] else [FetchRange(f"{tag_of(end)}/0", 0)]
         batches.start(end)
+        if not is_dropped(end, self._options):
+            check_deaths([(batches, end)])
         return batches.hold(end)
 
     def commit(self, end: Offset) -> None:
-        """Remove the messages of the batch of `end`, if not done yet; see `Batches.commit`."""
-        self.batches(end).commit(end)
+        """Remove the messages of the batch of `end`, if not done yet.
+
+        Raises as `Batches.check`, `check_read` and `Batches.remove`.
+        """
+        batches = self.batches(end)
+        if batches.check(end):
+            self.check_read(end, self.rows(end, end), lambda: self.holds(end))
+            batches.remove(end)
+
+    def holds(self, end: Offset) -> bool:
+        """Return whether messages of the batch of `end` are reserved."""
+        return bool(self.store.reservations(self.queue, tag_of(end)))
+
+    def begin_reading(self, end: Offset, tasks: int) -> list[TaskProof | None]:
+        """Return the proof of each task of a batch that this process plans: see `ReadProof`."""
+        if self._proof is None:
+            return [None] * tasks
+        reading = self._proof.begin(end, self.batches(end).number, tasks)
+        return [TaskProof(reading, task) for task in range(tasks)]
+
+    def check_read(self, end: Offset, rows: int, is_held: Callable[[], bool]) -> None:
+        """Raise `UnreadError` if `onUnread` is fail and a batch was not read: see `ReadProof`."""
+        if self._proof is not None:
+            self._proof.check(end, rows, is_held)
 
     def rows(self, start: Offset, end: Offset) -> int:
         """Return the number of rows of the batch that ends at `end`."""
@@ -97,7 +128,7 @@ class Consumer:
 
     def backlog(self) -> dict[str, Any]:
         """Return the last planned offset and the sizes of the queue."""
-        hidden = ("rows", "delivery", "places", *SIZE_FIELDS)
+        hidden = ("rows", "delivery", "places", ON_UNREAD, ARRIVED, *SIZE_FIELDS)
         offset = {key: value for key, value in self.planned.items() if key not in hidden}
         return offset | self.state.report(self.owned is not None and self.owned.busy)
 
@@ -105,6 +136,16 @@ class Consumer:
     def has_prefetched(self) -> bool:
         """Whether `close` has a prefetched batch to release."""
         return self.owned is not None and self.owned.prefetcher.pending is not None
+
+    @property
+    def works(self) -> bool:
+        """Whether tasks may work on a batch of this process."""
+        return self.owned is not None and self.owned.busy
+
+    def leave(self) -> None:
+        """Note that this process ends in order: see `Batches.leave`."""
+        if self.owned is not None:
+            self.owned.leave()
 
     def announce_exit(self) -> None:
         """Announce that this process ends soon: a new query then waits, and is not refused."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar, cast
 
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.options.values import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE
+from spark_queue.options.values import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, WARN
 from spark_queue.spark.read.pacing import SIZE_FIELDS
 
 #: The log message for a dropped batch. Its arguments: the number of messages, and the queue.
@@ -18,17 +18,23 @@ DROPPED_MESSAGE = (
     "%d messages of %s were in progress when the query ended: with delivery=at-most-once they are dropped"
 )
 
+#: The field of an offset with the option `onUnread`, unless it is the default: the driver's program
+#: sees only the offset.
+ON_UNREAD = "onUnread"
+
 OffsetType = TypeVar("OffsetType", bound=Mapping[str, Any])
 
 
 def mark_delivery(end: OffsetType, options: QueueOptions) -> OffsetType:
-    """Return the end offset of a batch that is planned now, with its `delivery`.
+    """Return the end offset of a batch that is planned now, with its `delivery` and `onUnread`.
 
     Fields of the batch before it, from whose end it was copied, are left out.
     """
-    offset = {key: value for key, value in end.items() if key not in ("delivery", *SIZE_FIELDS)}
+    offset = {key: value for key, value in end.items() if key not in ("delivery", ON_UNREAD, *SIZE_FIELDS)}
     if options.delivery != AT_LEAST_ONCE:
         offset["delivery"] = options.delivery
+    if options.on_unread != WARN:
+        offset[ON_UNREAD] = options.on_unread
     return cast("OffsetType", offset)
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.options.values import FROM_LATEST
+from spark_queue.spark.read.arrival import next_arrival
 from spark_queue.spark.read.backlog import Backlog
-from spark_queue.spark.read.limits import ALL_ROWS, partition_limits
+from spark_queue.spark.read.limits import ALL_ROWS
 from spark_queue.spark.read.memory_limit import MemoryLimit
 from spark_queue.spark.read.opening import open_query_store
 from spark_queue.spark.read.queue_state import QUEUE_PAUSE_CACHE_MS
@@ -28,8 +28,7 @@ class LogCursor:
         self._store = open_query_store(options)
         self.log = log_of(self._store, options, retention=options.retention)
         self._store.register(self._queue)  # it exists from now on
-        self._auto = options.max_records_per_trigger is None
-        self.memory = MemoryLimit(partition_limits(options)[0])
+        self.memory = MemoryLimit(options)
         self._backlog = Backlog(self._store, self._queue)
         self._positions, self._positions_at = (0, 0), 0.0  # those of the log, and when they were read
         self.before: int | None = None  #: messages that are due later (ms) are not read
@@ -39,6 +38,10 @@ class LogCursor:
         """Return the place at which a query with a new checkpoint begins."""
         return self.log.latest() if self._from_latest else self.log.first()
 
+    def next_arrival(self, start: Mapping[str, Any]) -> int:
+        """Return when the batch after `start` was taken: see `arrival.py`."""
+        return next_arrival(self._store, start)
+
     def batch_limit(self, place: LogPosition, limit: int) -> int:
         """Return how many messages a batch after `place` may have, if Spark allows `limit`."""
         return self.log.latest().position - place.position if limit >= ALL_ROWS else limit
@@ -46,15 +49,15 @@ class LogCursor:
     def next_pieces(self, place: LogPosition, limit: int, *, all_rows: bool = False) -> list[LogRange]:
         """Return the pieces after a place, up to `limit` messages; seal new messages for that.
 
-        At most as many as fit into memory, unless the option sets a number or Spark wants
-        `all_rows`.
+        At most as many as fit into memory, unless Spark wants `all_rows`: see `MemoryLimit`.
         """
         pieces = self._read_pieces(place, limit)
-        if not pieces or not self._auto or all_rows:
+        max_bytes = self.memory.batch_bytes(ALL_ROWS if all_rows else rows_of(pieces))
+        if not pieces or max_bytes is None:
             return pieces
-        first = pieces[0]
-        self.memory.update(lambda rows: self.log.fetch(replace(first, rows=min(rows, first.rows))))
-        return split_pieces(pieces, [self.memory.rows])[0]
+        rows, size = self.log.count_fitting(pieces, max_bytes)
+        self.memory.note_batch(rows, size)
+        return split_pieces(pieces, [rows])[0]
 
     def _read_pieces(self, place: LogPosition, limit: int) -> list[LogRange]:
         if self.before is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import cached_property
@@ -90,7 +90,11 @@ class LogInput:
         """Keep the first `limit` messages for this batch; return the rows that stay."""
         return [min(sum(rows), limit)] if rows and limit else []
 
-    def mark_reserved(self, start: Offset, rows: list[int]) -> None:
+    def next_arrival(self, start: Mapping[str, Any]) -> int:
+        """Return when the batch after `start` was taken: see `arrival.py`."""
+        return self._cursor.next_arrival(start)
+
+    def mark_reserved(self, start: Offset, rows: list[int], arrived: int) -> None:
         """Record that this process took the batch after `start`."""
         self._taken_seq = start["seq"] + 1
 

@@ -15,7 +15,8 @@ from typing import Any, NotRequired, TypedDict, cast
 
 from spark_queue.errors import CheckpointError
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.spark.read.delivery import DROPPED_MESSAGE, is_dropped, mark_delivery
+from spark_queue.spark.read.arrival import ARRIVED
+from spark_queue.spark.read.delivery import DROPPED_MESSAGE, ON_UNREAD, is_dropped, mark_delivery
 from spark_queue.spark.read.limits import ALL_ROWS, partition_limits
 from spark_queue.spark.read.log_cursor import LogCursor, rows_of, split_pieces
 from spark_queue.spark.read.offsets import check_query, new_consumer
@@ -32,8 +33,8 @@ class LogOffset(TypedDict):
     """The offset of one reader in a log. `reader`: `name/epoch`; a new checkpoint is a new epoch.
 
     `begin`: in the end of the first batch, the place before it. Spark keeps only the ends of
-    batches, and asks a restarted query again for its initial offset. `delivery`, `size` and
-    `firstFull`: as in `Offset`.
+    batches, and asks a restarted query again for its initial offset. `delivery`,
+    `onUnread`, `arrived`, `size` and `firstFull`: as in `Offset`.
     """
 
     v: int
@@ -45,6 +46,8 @@ class LogOffset(TypedDict):
     position: int
     begin: NotRequired[dict[str, Any]]
     delivery: NotRequired[str]
+    onUnread: NotRequired[str]
+    arrived: NotRequired[int]
     size: NotRequired[int]
     firstFull: NotRequired[bool]
 
@@ -94,6 +97,7 @@ class LogReader:
             if pieces := self._cursor.next_pieces(place, limit, all_rows=all_rows):
                 self._busy = True
                 found = mark_delivery(self._build_offset(pieces[-1].end, start["reader"]), self._options)
+                found["arrived"] = self._cursor.next_arrival(start)
                 if start == self._initial:
                     found["begin"] = asdict(place)
                 self._last_returned = found
@@ -135,7 +139,7 @@ class LogReader:
 
     def backlog(self) -> dict[str, Any]:
         """Return the last planned offset and the sizes of the log."""
-        offset = {key: value for key, value in self.planned.items() if key not in SIZE_FIELDS}
+        offset = {key: value for key, value in self.planned.items() if key not in (ON_UNREAD, ARRIVED, *SIZE_FIELDS)}
         return offset | self._cursor.report(self.planned["position"], self._busy)
 
     def close(self) -> None:

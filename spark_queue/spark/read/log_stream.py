@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.pickling import PickledWithLoader
+from spark_queue.spark.read.arrival import ARRIVED
 from spark_queue.spark.read.limits import cluster_cores
 from spark_queue.spark.read.log_cursor import log_of, rows_of, split_pieces
 from spark_queue.spark.read.log_reader import LogReader
@@ -27,10 +28,14 @@ from spark_queue.stores.services.log.segments import LogRange
 
 @dataclass
 class PiecesPartition(InputPartition):
-    """The pieces that one task fetches. `reader`: `name/epoch` in a stream, else `None`."""
+    """The pieces that one task fetches.
+
+    `reader`: `name/epoch` in a stream, else `None`. `arrived`: as in `FetchPartition`.
+    """
 
     pieces: Sequence[LogRange]
     reader: str | None = None
+    arrived: int | None = None
 
 
 @hide_tracebacks
@@ -41,7 +46,8 @@ class LogStream(PlannedStream[LogReader]):
         return LogReader(self.options)
 
     def plan_tasks(self, start: Any, end: Any) -> Sequence[InputPartition]:
-        return [PiecesPartition(pieces, end["reader"]) for pieces in self.planner.plan(start, end)]
+        arrived = end.get(ARRIVED)
+        return [PiecesPartition(pieces, end["reader"], arrived) for pieces in self.planner.plan(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return fetch_pieces(self.options, self.schema, partition)
@@ -82,5 +88,5 @@ def fetch_pieces(options: QueueOptions, schema: StructType, partition: InputPart
             tag = None if partition.reader is None else f"{partition.reader}/{piece.tag}"
             position = piece.start.position
             for batch in queue_log.fetch(piece):
-                yield shape(batch, tag, position)
+                yield shape(batch, tag, position, partition.arrived)
                 position += batch.num_rows

@@ -1,35 +1,40 @@
-"""Limit the rows of a micro-batch by memory: what a task reads may have PARTITION_BYTES."""
+"""Limit the bytes of a micro-batch: by default, what a task reads has at most PARTITION_BYTES."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-
-import pyarrow as pa
-
+from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.read.batch_size import MAX_ROWS
+from spark_queue.spark.read.limits import ALL_ROWS, partition_limits
 
-#: The most bytes of messages for one task (estimated).
+#: The most bytes of messages for one task, unless an option says otherwise.
 PARTITION_BYTES = 64 << 20
-
-#: How many messages are sampled, and how often (s).
-SAMPLE_ROWS, SAMPLE_INTERVAL = 4, 1.0
 
 
 class MemoryLimit:
-    """The number of rows that fit, estimated from the bytes per row of the last batches."""
+    """The most bytes of a batch, and about how many rows they are.
 
-    def __init__(self, partitions: int) -> None:
-        self.rows = MAX_ROWS  #: how many rows fit
-        self._bytes = PARTITION_BYTES * partitions
-        self._per_row = 0.0
-        self._sampled_at = -SAMPLE_INTERVAL
+    The database compares the bytes when it reserves a batch. So the first one is within the limit,
+    too, and one whose messages are larger than those before. The number of rows is for the choice
+    of the next size.
+    """
 
-    def update(self, sample: Callable[[int], Iterator[pa.RecordBatch]]) -> None:
-        """Estimate how many rows fit. `sample(rows)` yields messages in pages of `rows`."""
-        now = time.monotonic()
-        if now - self._sampled_at >= SAMPLE_INTERVAL and (batch := next(sample(SAMPLE_ROWS), None)) is not None:
-            self._sampled_at = now
-            per_row = batch.nbytes / max(1, batch.num_rows)
-            self._per_row = (self._per_row + per_row) / 2 if self._per_row else per_row
-            self.rows = min(MAX_ROWS, max(1, int(self._bytes / max(1.0, self._per_row))))
+    def __init__(self, options: QueueOptions) -> None:
+        self.rows = MAX_ROWS  #: how many rows fit, if they are as large as those of the last batch
+        self._options = options
+
+    def batch_bytes(self, limit: int) -> int | None:
+        """Return how many bytes a batch of up to `limit` rows may have; `None`: any number.
+
+        That is so if Spark wants all messages at once, or if the user set the number of rows, and
+        no number of bytes.
+        """
+        if limit >= ALL_ROWS:
+            return None
+        if self._options.max_bytes_per_trigger is None and self._options.max_records_per_trigger is None:
+            return PARTITION_BYTES * partition_limits(self._options)[0]
+        return self._options.max_bytes_per_trigger
+
+    def note_batch(self, rows: int, size: int) -> None:
+        """Note the rows and bytes of a batch; 0 bytes are an unknown number."""
+        if rows and size:
+            self.rows = min(MAX_ROWS, max(1, rows * (self.batch_bytes(rows) or size) // size))

@@ -12,93 +12,39 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import Any, TypedDict
+from typing import Any
 
 from spark_queue.errors import CheckpointError, FencedError
 from spark_queue.options.inputs import ALTS, LOG, ZIP
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.options.values import EXACTLY_ONCE
-from spark_queue.spark.read.delivery import mark_delivery
-from spark_queue.spark.read.fetch import FetchRange, ZippedRange
+from spark_queue.spark.read.deadly_batch import check_deaths
+from spark_queue.spark.read.delivery import is_dropped, mark_delivery
+from spark_queue.spark.read.fetch import ZippedRange
 from spark_queue.spark.read.log_input import LogInput
-from spark_queue.spark.read.offsets import OFFSET_VERSION, READABLE_VERSIONS, Offset, delivery_of, new_consumer
+from spark_queue.spark.read.memory_limit import MemoryLimit
+from spark_queue.spark.read.offsets import (
+    OFFSET_VERSION,
+    READABLE_VERSIONS,
+    MultiInputOffset,
+    Offset,
+    delivery_of,
+    input_offsets,
+    new_consumer,
+)
 from spark_queue.spark.read.pacing import Stopwatch
+from spark_queue.spark.read.proof import TaskProof, proving_input
 from spark_queue.spark.read.queue_input import QueueInput
+from spark_queue.spark.read.split import split_batch
 from spark_queue.spark.read.wait_any import AnyWaiter
-from spark_queue.stores.base import partition_sizes
 from spark_queue.stores.services.owner import OWNER_TIMEOUT_MS
 
 log = logging.getLogger(__name__)
 
 #: How often a process looks whether another one has died (s).
 LOOK_INTERVAL = 0.25
-
-
-class MultiInputOffset(TypedDict, total=False):
-    """The offset of a consumer of several inputs: as `Offset`, with inputs and rows by binding.
-
-    `by`: by binding too, since each queue has its own note of the consumer. `places`: for each log,
-    the places before and after the rows of the last batch.
-    """
-
-    v: int
-    inputs: dict[str, dict[str, str]]
-    consumer: str
-    seq: int
-    by: dict[str, int]
-    rows: dict[str, list[int]]
-    delivery: str
-    places: dict[str, list[dict[str, Any]]]
-    size: int
-    firstFull: bool
-
-
-def input_offsets(offset: MultiInputOffset) -> dict[str, Offset]:
-    """Return the offset of each input alone, by binding."""
-    rows, places, by = offset.get("rows", {}), offset.get("places", {}), offset.get("by", {})
-    found: dict[str, Offset] = {}
-    for binding, one in offset["inputs"].items():
-        found[binding] = {
-            "v": offset["v"],
-            "queue": one["queue"],
-            "consumer": offset["consumer"],
-            "seq": offset["seq"],
-            "by": by.get(binding, 0),
-            "rows": rows.get(binding, []),
-        }
-        if "delivery" in offset:
-            found[binding]["delivery"] = offset["delivery"]
-        if binding in places:
-            found[binding]["places"] = places[binding]
-    return found
-
-
-def split_batch(delivery: str, ranges: Mapping[str, Sequence[FetchRange]], min_tasks: int = 1) -> list[ZippedRange]:
-    """Return the rows of each task of a batch. `ranges`: the messages of each input, in order.
-
-    The n-th messages of all inputs are in the same task. There are at most as many tasks as the
-    largest number of ranges of an input, and up to that at least `min_tasks`.
-    """
-    total = sum(one.rows or 0 for one in next(iter(ranges.values())))
-    found, first = [], 0
-    for rows in partition_sizes(total, max(map(len, ranges.values())), min_tasks):
-        shares = {binding: _slice_ranges(own, first, first + rows) for binding, own in ranges.items()}
-        found.append(ZippedRange(delivery, shares))
-        first += rows
-    return found
-
-
-def _slice_ranges(ranges: Sequence[FetchRange], first: int, last: int) -> list[FetchRange]:
-    """Return the ranges of the messages from number `first` to before `last`."""
-    found, begin = [], 0
-    for one in ranges:
-        rows = one.rows or 0
-        low, high = max(first, begin), min(last, begin + rows)
-        if low < high:
-            found.append(one.slice(low - begin, high - begin))
-        begin += rows
-    return found
 
 
 class MultiInputPlanner:
@@ -111,8 +57,12 @@ class MultiInputPlanner:
         self.members: dict[str, QueueInput | LogInput] = {}
         self.queues: dict[str, QueueInput] = {}
         self._logs: dict[str, LogInput] = {}
+        # The rows of all inputs together fit into memory. With `alts`, a batch has one input.
+        share = MemoryLimit(options).batch_bytes(0)
+        if share is not None and options.combine == ZIP:
+            share = max(1, share // len(options.inputs))
         for binding in options.inputs:
-            one = options.for_input(binding)
+            one = replace(options.for_input(binding), max_bytes_per_trigger=share)
             if one.mode == LOG:
                 self.members[binding] = self._logs[binding] = LogInput(one)
             else:
@@ -154,6 +104,7 @@ class MultiInputPlanner:
             ((binding, view),) = offsets.items()
             end = self._single_queue.next(view, limit, prefetch=prefetch)
             rows = {binding: end["rows"]} if end["seq"] > start["seq"] else {}
+            arrived = end.get("arrived", 0)
         else:
             self.commit(start)
             for binding, queue in self.queues.items():
@@ -163,12 +114,14 @@ class MultiInputPlanner:
                 self._wait_for_order(offsets)
             take = self._reserve_from_first if self._options.combine == ALTS else self._reserve_from_each
             rows = take(offsets, limit)
+            arrived = next(iter(self.members.values())).next_arrival(start) if rows else 0
             for binding in rows:
-                self.members[binding].mark_reserved(offsets[binding], rows[binding])
+                self.members[binding].mark_reserved(offsets[binding], rows[binding], arrived)
         if not rows:
             return start
         by = {binding: queue.number for binding, queue in self.queues.items()}
         end_offset: MultiInputOffset = {**start, "v": OFFSET_VERSION, "seq": start["seq"] + 1, "by": by, "rows": rows}
+        end_offset["arrived"] = arrived
         if places := {binding: log.batch_places(sum(rows.get(binding, []))) for binding, log in self._logs.items()}:
             end_offset["places"] = places
         self._reserved = mark_delivery(end_offset, self._options)
@@ -254,6 +207,8 @@ class MultiInputPlanner:
             self._release_unread(ends, bindings)
         for binding, queue in self.queues.items():
             queue.start(ends[binding])  # in all queues, so that none of them accepts an older checkpoint
+        if not is_dropped(end, self._options):
+            check_deaths([(queue.batches(ends[binding]), ends[binding]) for binding, queue in self.queues.items()])
         held = {binding: self.members[binding].hold(ends[binding]) for binding in bindings}
         if self._single_queue:
             return [ZippedRange(delivery, {binding: [one]}) for binding in bindings for one in held[binding]]
@@ -313,12 +268,27 @@ class MultiInputPlanner:
         """Remove the messages of the batch of `end`, unless that is done.
 
         Every input is checked first: if one refuses the checkpoint, no queue loses a message.
-        Raises `CheckpointError` if the offset is of other inputs, and as `Batches.commit`.
+        Raises `CheckpointError` if the offset is of other inputs, and as `Consumer.commit`.
         """
         self._check_offset(end)
         offsets = input_offsets(end)
-        for binding in [one for one, member in self.members.items() if member.check(offsets[one])]:
+        unfinished = [one for one, member in self.members.items() if member.check(offsets[one])]
+        if unfinished and (binding := proving_input(end)) is not None:
+
+            def is_held() -> bool:
+                return any(queue.holds(offsets[one]) for one, queue in self.queues.items())
+
+            self.queues[binding].check_read(offsets[binding], self.rows(end, end), is_held)
+        for binding in unfinished:
             self.members[binding].remove(offsets[binding])
+
+    def begin_reading(self, end: MultiInputOffset, tasks: int) -> list[TaskProof | None]:
+        """Return the proof of each task of a batch; one of the queues has the notes."""
+        binding = proving_input(end)
+        if binding is None:
+            return [None] * tasks
+        proofs = self.queues[binding].begin_reading(input_offsets(end)[binding], tasks)
+        return [one and replace(one, binding=binding) for one in proofs]
 
     def rows(self, start: MultiInputOffset, end: MultiInputOffset) -> int:
         """Return the number of rows of the batch that ends at `end`."""
@@ -349,6 +319,16 @@ class MultiInputPlanner:
     def has_prefetched(self) -> bool:
         """Whether `close` has a prefetched batch to release."""
         return any(queue.has_prefetched for queue in self.queues.values())
+
+    @property
+    def works(self) -> bool:
+        """Whether tasks may work on a batch of this process."""
+        return any(queue.works for queue in self.queues.values())
+
+    def leave(self) -> None:
+        """Note that this process ends in order: see `Batches.leave`."""
+        for queue in self.queues.values():
+            queue.leave()
 
     def close(self) -> None:
         """Close all inputs; see `Consumer.close`."""

@@ -24,7 +24,8 @@ class Offset(TypedDict, total=False):
 
     `by`: the number of the process that reserved the last one. `delivery`: that with which the
     last one was planned, unless it is at-least-once. `places`: of a log among several inputs, see
-    `LogInput`. `size` and `firstFull`: see `pacing.py`.
+    `LogInput`. `onUnread`: the option, unless it is `warn`. `arrived`: see `arrival.py`. `size` and
+    `firstFull`: see `pacing.py`.
     """
 
     v: int
@@ -35,8 +36,55 @@ class Offset(TypedDict, total=False):
     rows: list[int]
     delivery: str
     places: list[dict[str, Any]]
+    onUnread: str
+    arrived: int
     size: int
     firstFull: bool
+
+
+class MultiInputOffset(TypedDict, total=False):
+    """The offset of a consumer of several inputs: as `Offset`, with inputs and rows by binding.
+
+    `by`: by binding too, since each queue has its own note of the consumer. `places`: for each log,
+    the places before and after the rows of the last batch.
+    """
+
+    v: int
+    inputs: dict[str, dict[str, str]]
+    consumer: str
+    seq: int
+    by: dict[str, int]
+    rows: dict[str, list[int]]
+    delivery: str
+    places: dict[str, list[dict[str, Any]]]
+    onUnread: str
+    arrived: int
+    size: int
+    firstFull: bool
+
+
+def input_offsets(offset: MultiInputOffset) -> dict[str, Offset]:
+    """Return the offset of each input alone, by binding."""
+    rows, places, by = offset.get("rows", {}), offset.get("places", {}), offset.get("by", {})
+    found: dict[str, Offset] = {}
+    for binding, one in offset["inputs"].items():
+        found[binding] = {
+            "v": offset["v"],
+            "queue": one["queue"],
+            "consumer": offset["consumer"],
+            "seq": offset["seq"],
+            "by": by.get(binding, 0),
+            "rows": rows.get(binding, []),
+        }
+        if "delivery" in offset:
+            found[binding]["delivery"] = offset["delivery"]
+        if "onUnread" in offset:
+            found[binding]["onUnread"] = offset["onUnread"]
+        if "arrived" in offset:
+            found[binding]["arrived"] = offset["arrived"]
+        if binding in places:
+            found[binding]["places"] = places[binding]
+    return found
 
 
 def new_consumer(options: QueueOptions) -> str:

@@ -7,6 +7,7 @@ from spark_queue.options.queue_options import QueueOptions
 from spark_queue.options.values import EXACTLY_ONCE
 from spark_queue.stores import open_store
 from spark_queue.stores.base import Store
+from spark_queue.stores.services.dead_letters import check_dead_letters_stay
 from spark_queue.stores.services.eviction import check_eviction
 from spark_queue.stores.services.existence import check_before_read
 
@@ -16,6 +17,7 @@ def open_query_store(options: QueueOptions) -> Store:
 
     Raises `OptionError`, or warns, if the store evicts messages or the queue does not exist. Raises
     `NotAQueue` if data of another program has the name of the queue or of its dead-letter queue.
+    Raises `OptionError` if a query moves dead letters of that one back.
     """
     fail = bool(options.fail_if_missing)
     store = open_store(options.url, retry_timeout=options.retry_timeout, create=not fail)
@@ -23,6 +25,8 @@ def open_query_store(options: QueueOptions) -> Store:
         check_eviction(store, exactly_once=options.delivery == EXACTLY_ONCE, allowed=options.allow_eviction)
         check_before_read(store, options.queue or "", fail=fail)
         _check_dead_letter_queue(store, options.dead_letter_queue_of(options.queue or ""))
+        if options.dead_letter_queue is not None:
+            check_dead_letters_stay(store, options.queue or "", options.dead_letter_queue)
     except BaseException:
         store.close()
         raise

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
+from spark_queue.spark.read.arrival import next_arrival
 from spark_queue.spark.read.consumer import Consumer
 from spark_queue.spark.read.fetch import FetchRange
 from spark_queue.spark.read.offsets import Offset, tag_of
@@ -121,9 +123,13 @@ class QueueInput(Consumer):
             found += batch.column("id").to_pylist()
         return found[first:]
 
-    def mark_reserved(self, start: Offset, rows: list[int]) -> None:
+    def next_arrival(self, start: Mapping[str, Any]) -> int:
+        """Return when the batch after `start` was reserved: see `arrival.py`."""
+        return next_arrival(self.store, start)
+
+    def mark_reserved(self, start: Offset, rows: list[int], arrived: int) -> None:
         """Record that this process reserved the batch after `start`."""
-        self.batches(start).offset(start, rows)
+        self.batches(start).offset(start, rows, arrived)
 
     def own(self, end: Offset) -> None:
         """Become the owner of the consumer of a batch: see `Batches`."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from functools import partial
 
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.read.batch_size import FIRST_ROWS
@@ -15,6 +14,7 @@ from spark_queue.spark.read.memory_limit import MemoryLimit
 from spark_queue.spark.read.pacing import SHORTEST
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.dead_letters import dead_letter_exhausted
+from spark_queue.stores.types import Reserved
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 class Reserver:
     """Reserves messages for one consumer, by any store of its database.
 
-    If batches find their size, a batch has no more messages than fit into memory. It leaves their
+    A batch has no more messages than fit into memory. If batches find their size, it leaves their
     share to other consumers of the queue.
     """
 
@@ -30,7 +30,8 @@ class Reserver:
         """`lease`: that of reserved messages (ms)."""
         self._options, self._lease = options, lease
         self._queue = options.queue or ""
-        self.memory = MemoryLimit(partition_limits(options)[0])
+        self.memory = MemoryLimit(options)
+        self._full = False  # whether the last batch has all the bytes that it may have
         self._share = FairShare(self._queue, consumer)
         self._recent = deque([0, 0], maxlen=2)  # the messages of the last two batches
         self._speed = 0.0  # the messages per second that were reserved last
@@ -44,8 +45,12 @@ class Reserver:
         self._recent.append(rows)
 
     def possible_rows(self, limit: int) -> int:
-        """Return how many messages a batch with this limit may have."""
-        return min(limit, self.memory.rows, self._share.rows) if self._is_auto(limit) else limit
+        """Return how many messages a batch with this limit may have, however small they are."""
+        return min(limit, self._share.rows) if self._is_auto(limit) else limit
+
+    def is_full(self, rows: int, limit: int) -> bool:
+        """Return whether the last batch, of `rows` messages, was as large as this limit allows."""
+        return self._full or rows >= self.possible_rows(limit)
 
     def limit_guess(self, limit: int) -> int:
         """Return the limit of a batch whose size is a guess: what can be reserved in the target.
@@ -57,31 +62,34 @@ class Reserver:
 
     def reserve(self, store: Store, tag: str, limit: int, before: int) -> list[int]:
         """Reserve messages that are due by `before` (ms); return the rows by partition."""
-        if not self._is_auto(limit):
-            return self._reserve_usable(store, tag, limit, before)
-        self._share.update(store, limit, before, sum(self._recent))
+        if self._is_auto(limit):
+            self._share.update(store, limit, before, sum(self._recent))
         began = time.monotonic()
-        rows = self._reserve_usable(store, tag, self.possible_rows(limit), before)
+        reserved = self._reserve_usable(store, tag, limit, before)
+        rows = sum(reserved.rows)
         if rows:
-            self._speed = sum(rows) / max(time.monotonic() - began, SHORTEST)
-            first = next(part for part, held in enumerate(rows) if held)
-            self.memory.update(partial(store.peek_reserved, self._queue, f"{tag}/{first}"))
-        return rows
+            self._speed = rows / max(time.monotonic() - began, SHORTEST)
+        self._full = reserved.full
+        self.memory.note_batch(rows, reserved.bytes)
+        return reserved.rows
 
-    def _reserve_usable(self, store: Store, tag: str, limit: int, before: int) -> list[int]:
+    def _reserve_usable(self, store: Store, tag: str, limit: int, before: int) -> Reserved:
         """Reserve up to `limit` messages. Those at `maxTries` become dead letters."""
         queue, max_tries, dead = self._queue, self._options.max_tries, self._options.dead_letter_queue_of(self._queue)
         most, least = partition_limits(self._options)
+        rows, max_bytes = self.possible_rows(limit), self.memory.batch_bytes(limit)
         while True:
-            rows = store.reserve(
-                queue, tag, limit, partitions=most, min_partitions=least, lease=self._lease, before=before
+            reserved = store.reserve_bytes(
+                queue, tag, rows, max_bytes, partitions=most, min_partitions=least, lease=self._lease, before=before
             )
-            if not rows or max_tries is None:
-                return rows
+            if not reserved.rows or max_tries is None:
+                return reserved
             buried = dead_letter_exhausted(store, queue, tag, max_tries, dead, self._options.history_ms)
             if not buried:
-                return rows
+                return reserved
             log.warning("%d messages of %s failed too often: moved to %s", buried, queue, dead)
             held = {one.tag: one.rows for one in store.reservations(queue, tag)}
             if held:
-                return [held.get(f"{tag}/{partition}", 0) for partition in range(len(rows))]
+                return reserved._replace(
+                    rows=[held.get(f"{tag}/{partition}", 0) for partition in range(len(reserved.rows))]
+                )

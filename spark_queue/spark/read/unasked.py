@@ -6,8 +6,9 @@ its readers first, then one thread asks them for messages, one after the other. 
 asked looks for readers of the same queue that were not asked yet. One of another query is asked
 soon. One of the same query is not, as long as this reader does not answer.
 
-A reader is marked by a locked file from its creation until it is asked. The file is in the folder
-for temporary files of its Spark application. The lock ends with the process of the reader.
+A reader is marked by a locked file from its creation until it is asked. The file is in a folder for
+temporary files, of its Spark application or of the machine. The lock ends with the process of the
+reader.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import fcntl
 import hashlib
 import logging
 import os
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -34,35 +36,47 @@ ASK_TIMEOUT, ASK_POLL = 10.0, 0.05
 #: Spark sets this variable for its Python processes: local folders of the application.
 _LOCAL_FOLDERS = "SPARK_LOCAL_DIRS"
 
+#: The names of marks begin so.
+_PREFIX = "spark_queue_reader"
+
 
 class UnaskedReader:
     """The marks of a reader that was not asked for messages yet: one for each of its queues."""
 
-    def __init__(self, options: QueueOptions, folder: Path) -> None:
-        """Create the marks, in a folder that all readers of the application share.
+    def __init__(self, options: QueueOptions, folders: Sequence[Path]) -> None:
+        """Create the marks in the first folder that can be written.
 
-        Raises `OSError` if that is impossible.
+        All readers of a Spark application look into the same folders. Raises `UsageError` if none
+        can be written.
         """
         self._queues = {_key(one): one.queue or "" for one in _queues_of(options)}
-        self._folder = folder
+        self._folders = folders
         self._marks: dict[str, FileIO] = {}  # by key
-        folder.mkdir(exist_ok=True)
+        for folder in folders:
+            for other in folder.glob(f"{_PREFIX}.*"):
+                _is_unasked(other)  # removes what a reader that was killed has left
         for key in self._queues:
-            self._marks[key] = mark = FileIO(folder / f"{key}.{os.getpid()}.{id(self)}", "x")
-            fcntl.flock(mark, fcntl.LOCK_EX)
+            self._marks[key] = self._create_mark(f"{_group(key)}.{os.getpid()}.{id(self)}")
 
     @classmethod
-    def create(cls, options: QueueOptions) -> UnaskedReader | None:
-        """Return a marked reader; `None` if the application has no folder that can be written.
+    def create(cls, options: QueueOptions) -> UnaskedReader:
+        """Return a marked reader of this application. Raises `UsageError` as `UnaskedReader`."""
+        local = [one for one in os.environ.get(_LOCAL_FOLDERS, "").split(",") if one]
+        with suppress(FileNotFoundError):
+            local.append(tempfile.gettempdir())
+        return cls(options, [Path(one) for one in local])
 
-        A query that reads a queue twice then fails later, in its tasks: see `query_binding.bind`.
-        """
-        folder = os.environ.get(_LOCAL_FOLDERS, "").partition(",")[0]
-        try:
-            return cls(options, Path(folder, "spark_queue_readers")) if folder else None
-        except OSError as error:
-            log.debug("cannot mark this reader in %s: %s", folder, error)
-            return None
+    def _create_mark(self, name: str) -> FileIO:
+        for folder in self._folders:
+            try:
+                return _create_locked(folder / name)
+            except OSError as error:
+                log.debug("cannot mark this reader in %s: %s", folder, error)
+        raise UsageError(
+            f"no file can be created in {', '.join(map(str, self._folders)) or 'any folder for temporary files'}. A "
+            "reader marks itself there, so that a query which reads a queue twice is refused before it reserves "
+            "messages. Set spark.local.dir, or the variable TMPDIR of the driver, to a folder that can be written"
+        )
 
     def end(self) -> None:
         """Remove the marks: this reader is asked now."""
@@ -80,7 +94,9 @@ class UnaskedReader:
             return
         self.end()
         end = time.monotonic() + ASK_TIMEOUT
-        others = {key: list(self._folder.glob(f"{key}.*")) for key in self._queues}
+        others = {
+            key: [one for folder in self._folders for one in folder.glob(f"{_group(key)}.*")] for key in self._queues
+        }
         while waiting := [queue for key, queue in self._queues.items() if any(map(_is_unasked, others[key]))]:
             if time.monotonic() >= end:
                 raise _read_twice(waiting)
@@ -105,9 +121,24 @@ def _key(options: QueueOptions) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
+def _group(key: str) -> str:
+    """Return how the names of the marks of a queue begin: all readers have the driver as parent."""
+    return f"{_PREFIX}.{os.getppid()}.{key}"
+
+
+def _create_locked(path: Path) -> FileIO:
+    """Create a mark. Raises `OSError` if that is impossible."""
+    while True:
+        mark = FileIO(path, "x")
+        fcntl.flock(mark, fcntl.LOCK_EX)
+        if path.exists():
+            return mark
+        mark.close()  # another reader took it for one of a dead process before it was locked
+
+
 def _is_unasked(mark: Path) -> bool:
-    """Return whether the reader of a mark lives, and was not asked yet."""
-    with suppress(FileNotFoundError), FileIO(mark) as opened:
+    """Return whether the reader of a mark lives, and was not asked yet. Remove it if not."""
+    with suppress(OSError), FileIO(mark) as opened:  # another user's, or it was just removed
         try:
             fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:

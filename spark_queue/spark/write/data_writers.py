@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
@@ -13,6 +13,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 from pyspark.sql.types import Row, StructType
 
 from spark_queue.errors import MessageError, SchemaError, did_you_mean
+from spark_queue.messages.dead_letter import put_letters
 from spark_queue.messages.ids import new_id_array
 from spark_queue.messages.rules import NOT_JSON, NOT_TEXT
 from spark_queue.options.queue_options import QueueOptions
@@ -21,14 +22,16 @@ from spark_queue.spark.encode import (
     NewIds,
     batches_of,
     coalesce_batches,
-    dead_letter_rows,
+    dead_letters_of,
     encode_pushes,
+    filter_encoded,
     target_column,
 )
 from spark_queue.spark.pickling import PickledWithLoader
 from spark_queue.spark.schema import PUSH_COLUMN_TYPES, check_write_schema
 from spark_queue.spark.tracebacks import hide_tracebacks
 from spark_queue.spark.worker import BackgroundWriter
+from spark_queue.stores.base import rejected_rows_error
 from spark_queue.stores.named import NamedStores
 from spark_queue.stores.services.eviction import check_eviction
 
@@ -117,54 +120,62 @@ class Push(WriteOperation):
                 check_eviction(stores[ns], exactly_once=exactly_once, allowed=options.allow_eviction)
 
     def write(self, stores: NamedStores, batch: pa.RecordBatch, done: WriteResult) -> None:
-        for ns, queue, rows in self._split_by_queue(batch, self._make_new_ids(stores, new_id_array)):
-            self._put(stores[ns].push, queue, rows, done)
+        for ns, queue, rows, faults in self._split_by_queue(batch, self._make_new_ids(stores, new_id_array)):
+            self._put(stores[ns].push, queue, rows, faults, done)
 
     def _make_new_ids(self, stores: NamedStores, new_ids: NewIds) -> NewIds:
         """Return a function that makes ids in the form of the database, if there is only one."""
         return new_ids if self.options.urls else lambda n: stores[""].native_ids(new_ids(n))
 
-    def _put(self, put: Put, queue: str, rows: pa.RecordBatch, done: WriteResult) -> None:
-        """Push or stage the rows.
+    def _put(self, put: Put, queue: str, rows: pa.RecordBatch, faults: Mapping[int, str], done: WriteResult) -> None:
+        """Push or stage the rows. `faults`: those that are known to be bad.
 
         Bad rows raise `MessageError` or become dead letters: see the option `onBadRow`.
         """
         while True:
             try:
+                if faults:
+                    raise rejected_rows_error(queue, rows, faults)
                 put(queue, rows)
             except MessageError as error:  # may repeat: a store checks its own rules after the common ones
                 if self.options.on_bad_row == "fail" or not error.rows:
                     raise _add_remedy(error) from error
                 bad = pa.array(list(error.rows))
                 reasons = list(error.rows.values())
-                put(self.options.dead_letter_queue_of(queue), dead_letter_rows(queue, rows.take(bad), reasons))
-                rows = rows.filter(pc.invert(pc.is_in(pa.array(range(rows.num_rows)), bad)))
+                dead = self.options.dead_letter_queue_of(queue)
+                put_letters(partial(put, dead), dead_letters_of(queue, rows.take(bad), reasons))
+                rows, faults = rows.filter(pc.invert(pc.is_in(pa.array(range(rows.num_rows)), bad))), {}
                 done.dead_letters += len(bad)
             else:
                 done.rows += rows.num_rows
                 return
 
-    def _split_by_queue(self, batch: pa.RecordBatch, new_ids: NewIds) -> Iterator[tuple[str, str, pa.RecordBatch]]:
+    def _split_by_queue(
+        self, batch: pa.RecordBatch, new_ids: NewIds
+    ) -> Iterator[tuple[str, str, pa.RecordBatch, dict[int, str]]]:
         """Yield the rows of each queue: the names of database and queue, and a PUSHES batch.
 
-        Raises `MessageError` if a row has no queue or names an unknown database.
+        Its bad rows follow, as far as they are known, with the rule that each breaks. Raises
+        `MessageError` if a row has no queue or names an unknown database.
         """
-        rows = encode_pushes(batch, self.schema, self.options.payload_format, new_ids)
+        rows, faults = encode_pushes(batch, self.schema, self.options.payload_format, new_ids)
         fixed, urls = self.options.queue, self.options.urls
         if fixed is not None and urls is None:
-            yield "", fixed, rows
+            yield "", fixed, rows, faults
             return
         ns = target_column(batch, rows, "ns") if urls else pa.scalar("")
         queue = pa.scalar(fixed) if fixed is not None else target_column(batch, rows, "queue")
         targets = pc.binary_join_element_wise(ns, queue, "\0")
         unique_targets = targets.unique().to_pylist()
         for target in unique_targets:
-            part = rows if len(unique_targets) == 1 else rows.filter(pc.equal(targets, target))
+            part, bad = rows, faults
+            if len(unique_targets) > 1:
+                part, bad = filter_encoded(rows, faults, pc.equal(targets, target))
             name, _, queue_name = target.partition("\0")
             if urls and name not in urls:
                 id, hint = part.column("id")[0].as_py(), did_you_mean(name, urls)
                 raise MessageError(f"row with id {id!r}: option 'urls' has no database {name!r}{hint}")
-            yield name, queue_name, part
+            yield name, queue_name, part, bad
 
 
 def _add_remedy(error: MessageError) -> MessageError:

@@ -7,6 +7,7 @@ again. A task settles only under the tag of its own batch, so such an attempt ch
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -14,12 +15,13 @@ import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
 from spark_queue.errors import MessageError, OptionError, did_you_mean
+from spark_queue.messages.rules import delay_rules
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.spark.encode import delays_ms, encode_changes
+from spark_queue.spark.encode import delays_ms, encode_changes, filter_encoded
 from spark_queue.spark.schema import SETTLE_COLUMN_TYPES, check_write_schema
 from spark_queue.spark.write.data_writers import WriteOperation, WriteResult
 from spark_queue.stores import open_store
-from spark_queue.stores.base import Store
+from spark_queue.stores.base import Store, rejected_rows_error
 from spark_queue.stores.named import NamedStores
 from spark_queue.stores.services.dead_letters import add_settled, history_of, roll_back_or_dead_letter
 from spark_queue.stores.services.owner import consumers, started_batches
@@ -31,8 +33,8 @@ SETTLE_OUTCOMES = ("commit", "rollback", "dead", "move")
 class Settle(WriteOperation):
     """Settles messages of the batch, one per row: `commit`, `rollback`, `dead` or `move`.
 
-    Raises `SchemaError` if the columns do not fit, `OptionError` if no query of this consumer works
-    on a batch.
+    Raises `SchemaError` if the columns do not fit. Raises `OptionError` if the layout cannot move
+    messages as column `to` says, or if no query of this consumer works on a batch.
     """
 
     def __init__(self, options: QueueOptions, schema: StructType) -> None:
@@ -40,6 +42,8 @@ class Settle(WriteOperation):
         check_write_schema(schema, SETTLE_COLUMN_TYPES, required=["id", "outcome"])
         self._queue, self._consumer = options.queue or "", options.consumer or ""
         with open_store(options.url, retry_timeout=options.retry_timeout) as store:
+            if "to" in schema.names:  # only a move needs it; what the rows do is not known before the tasks run
+                store.check_forward()
             self._tags = started_batches(store, self._queue, self._consumer)
             if not self._tags:
                 raise self._no_batch_error(store)
@@ -80,11 +84,17 @@ class Settle(WriteOperation):
     def _group_ids(self, batch: pa.RecordBatch) -> dict[tuple[str, int, str | None], list[str]]:
         """Return the ids by outcome, delay (ms) and reason, without the outcome `move`.
 
-        Raises `MessageError` if an outcome is unknown or a delay is negative.
+        Raises `MessageError` if an outcome is unknown, or a delay negative or too long.
         """
         n, queue = batch.num_rows, self._queue
         delay = delays_ms(batch.column("delay")).fill_null(0) if "delay" in batch.schema.names else pa.array([0] * n)
         reason = batch.column("reason") if "reason" in batch.schema.names else pa.nulls(n, pa.string())
+        settled = pc.not_equal(batch.column("outcome"), "move")  # the delay of a move is that of its new message
+        for wrong, rule in delay_rules(delay):
+            row = pc.index(pc.and_(wrong, settled), True).as_py()
+            if row >= 0:
+                id = batch.column("id")[row].as_py()
+                raise MessageError(f"queue {queue!r}, row with id {id!r}: {rule}", queue=queue)
         groups: dict[tuple[str, int, str | None], list[str]] = {}
         columns = (batch.column("id"), batch.column("outcome"), delay, reason)
         for id, outcome, delay_ms, why in zip(*(one.to_pylist() for one in columns), strict=True):
@@ -93,8 +103,6 @@ class Settle(WriteOperation):
                 raise MessageError(f"queue {queue!r}, row with id {id!r}: {rule}", queue=queue)
             if outcome == "move":
                 continue
-            if delay_ms < 0:
-                raise MessageError(f"queue {queue!r}, row with id {id!r}: its delay is negative", queue=queue)
             groups.setdefault((outcome, delay_ms, why), []).append(id)
         return groups
 
@@ -107,21 +115,43 @@ class Settle(WriteOperation):
         queue, dead = self._queue, 0
         if "to" not in batch.schema.names or batch.column("to").null_count:
             raise MessageError(f"queue {queue!r}: the outcome 'move' needs the column 'to', which names the queue")
-        rows = encode_changes(batch, self.schema, self.options.payload_format)
+        rows, faults = encode_changes(batch, self.schema, self.options.payload_format)
         for to in batch.column("to").unique().to_pylist():
-            part = rows.filter(pc.equal(batch.column("to"), to))
-            try:
-                store.forward(queue, to, tag, part)
-            except MessageError as error:
-                if self.options.on_bad_row == "fail" or not error.rows:
-                    raise
-                reasons: dict[str, list[str]] = {}
-                for row, reason in error.rows.items():
-                    reasons.setdefault(reason, []).append(part.column("id")[row].as_py())
-                for reason, ids in reasons.items():
-                    death = DeadLetterInfo(reason, history=history)
-                    store.move(queue, self.options.dead_letter_queue_of(queue), tag=tag, ids=ids, dead_letter=death)
-                bad = pa.array(list(error.rows))
-                store.forward(queue, to, tag, part.filter(pc.invert(pc.is_in(pa.array(range(len(part))), bad))))
-                dead += len(bad)
+            part, wrong = filter_encoded(rows, faults, pc.equal(batch.column("to"), to))
+            if fault := self._fault_of_target(store, to):
+                wrong = dict.fromkeys(range(len(part)), fault)
+            while part.num_rows:
+                try:
+                    if wrong:
+                        raise rejected_rows_error(queue, part, wrong)
+                    store.forward(queue, to, tag, part)
+                except MessageError as error:  # may repeat: a store checks its own rules after the common ones
+                    if self.options.on_bad_row == "fail" or not error.rows:
+                        raise
+                    self._bury(store, tag, part, error.rows, history)
+                    bad = pa.array(list(error.rows))
+                    part, wrong = part.filter(pc.invert(pc.is_in(pa.array(range(len(part))), bad))), {}
+                    dead += len(bad)
+                else:
+                    break
         return dead
+
+    def _fault_of_target(self, store: Store, to: str) -> str:
+        """Return why no message can move to the queue `to`; empty if it can."""
+        if to == self._queue:
+            return "its 'to' is the queue that it comes from"
+        try:
+            store.check_queue(to)
+        except OptionError as error:
+            return f"its 'to' is no queue: {error}"
+        return ""
+
+    def _bury(self, store: Store, tag: str, rows: pa.RecordBatch, wrong: Mapping[int, str], history: int) -> None:
+        """Move the messages of bad rows to the dead-letter queue, with the rule that it breaks."""
+        reasons: dict[str, list[str]] = {}
+        for row, reason in wrong.items():
+            reasons.setdefault(reason, []).append(rows.column("id")[row].as_py())
+        for reason, ids in reasons.items():
+            death = DeadLetterInfo(reason, history=history)
+            dead = self.options.dead_letter_queue_of(self._queue)
+            store.move(self._queue, dead, tag=tag, ids=ids, dead_letter=death)

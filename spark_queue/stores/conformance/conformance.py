@@ -37,7 +37,8 @@ from spark_queue.messages.ids import new_ids
 from spark_queue.messages.json_text import load_json
 from spark_queue.messages.message import messages, pushes
 from spark_queue.messages.payload import as_json
-from spark_queue.messages.schema import MAX_TIME_MS, MESSAGES
+from spark_queue.messages.schema import MESSAGES
+from spark_queue.messages.times import MAX_TIME_MS
 from spark_queue.stores import open_store
 from spark_queue.stores.base import SMALLEST_PARTITION, Store
 from spark_queue.stores.conformance.ahead import AheadContract
@@ -53,6 +54,7 @@ from spark_queue.stores.conformance.helpers import (
 from spark_queue.stores.conformance.log import LogContract
 from spark_queue.stores.conformance.pause import PauseContract
 from spark_queue.stores.conformance.payloads import PayloadContract
+from spark_queue.stores.conformance.sized import SizedContract
 from spark_queue.stores.conformance.sizes import SizesContract
 from spark_queue.stores.conformance.staging import StagingContract
 from spark_queue.stores.conformance.waiting import (
@@ -128,7 +130,14 @@ def _reserve_until_killed(url: str, queue: str, consumer: str) -> None:
 
 
 class StoreContract(
-    StagingContract, AheadContract, ForwardingContract, PauseContract, LogContract, PayloadContract, SizesContract
+    StagingContract,
+    AheadContract,
+    ForwardingContract,
+    PauseContract,
+    LogContract,
+    PayloadContract,
+    SizedContract,
+    SizesContract,
 ):
     """The tests of the contract. Inherit them, and define the fixtures `url` and `unreachable`.
 

@@ -26,6 +26,7 @@ from bson.code import Code
 from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.dbref import DBRef
 from bson.errors import BSONError
+from bson.timestamp import Timestamp
 
 from spark_queue.messages.json_text import load_json
 from spark_queue.messages.schema import PayloadKind
@@ -55,6 +56,9 @@ _DOLLAR = re.compile(rb'"(?:\$|\\u0024)')
 
 #: JSON that plain parsing may change or BSON may refuse: $ names, long integers, the character NUL.
 _NEEDS_CHECK = rf"{_DOLLAR.pattern.decode()}|[0-9]{{19}}|\\u0000"
+
+#: The server writes its own time in its place, if a field of a document has it.
+_NOW = Timestamp(0, 0)
 
 #: Errors of reading and writing an object that only looks like Extended JSON.
 _CONVERSION_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, BSONError, struct.error)
@@ -123,7 +127,12 @@ def all_from_bson(values: Iterable[Any]) -> tuple[list[bytes], list[PayloadKind]
     return texts, ["json"] * len(texts)
 
 
-def header_text(hdrs: Mapping[str, Any] | None) -> dict[str, str]:
+def header_fields(hdrs: Any) -> Any:
+    """Return headers as an object, also if they have the names of a DBRef."""
+    return hdrs.as_doc() if isinstance(hdrs, DBRef) else hdrs
+
+
+def header_text(hdrs: Mapping[str, Any] | DBRef | None) -> dict[str, str]:
     """Return headers as text. Numbers and booleans become their JSON; nulls are left out.
 
     Other writers may use such values.
@@ -132,7 +141,7 @@ def header_text(hdrs: Mapping[str, Any] | None) -> dict[str, str]:
         return {}
     return {
         name: value if type(value) is str else _to_json(value).decode()
-        for name, value in hdrs.items()
+        for name, value in header_fields(hdrs).items()
         if value is not None
     }
 
@@ -147,7 +156,9 @@ def _parse_checked(text: bytes) -> Any:
     if not (isinstance(value, dict | list) and _DOLLAR.search(text)):
         return value
     converted = _convert_extended_json(value)
-    return value if isinstance(converted, bytes) else converted  # bytes would become a binary payload
+    if isinstance(converted, bytes) or converted == _NOW:  # bytes would become a binary payload
+        return value
+    return converted
 
 
 def _convert_extended_json(value: Any) -> Any:

@@ -33,7 +33,14 @@ from spark_queue.messages.buckets import BUCKET_SCHEMA, CONVERTED_SUFFIX, Bucket
 from spark_queue.messages.columns import due_ms, header_dicts, headers_array
 from spark_queue.messages.ids import OBJECT_ID
 from spark_queue.messages.schema import BUCKET_PREFIX, PayloadKind
-from spark_queue.stores.mongodb.bson_json import all_from_bson, check_document, header_text, need_checks, to_bson
+from spark_queue.stores.mongodb.bson_json import (
+    all_from_bson,
+    check_document,
+    header_fields,
+    header_text,
+    need_checks,
+    to_bson,
+)
 from spark_queue.stores.mongodb.documents import (
     BUCKETS_INDEX,
     INDEXES,
@@ -47,6 +54,7 @@ from spark_queue.stores.mongodb.documents import (
 )
 from spark_queue.stores.mongodb.keys import id_of, key_of
 from spark_queue.stores.mongodb.marks import Form, bucket_form
+from spark_queue.stores.mongodb.oversize import fit_bucket
 from spark_queue.stores.mongodb.store import MongoStore
 from spark_queue.stores.support.damaged import READ_ERRORS, Records, Unreadable, describe_value, require
 from spark_queue.stores.types import Condition, DeadLetterInfo, View
@@ -121,9 +129,9 @@ class BucketStore(MongoStore):
         return pages((one | {"_sid": BucketStore._id_of(one)} for one in documents), limit, _read_bucket)
 
     @staticmethod
-    def _moved_document(
+    def _moved_documents(
         document: Document, queue: str, pending_tries: int, death: DeadLetterInfo | None, now: int
-    ) -> Document:
+    ) -> list[Document]:
         moved = moved_document(document, queue, pending_tries, death, now)
         headers = moved.pop("hdrs", {})
         moved.pop("_sid", None)
@@ -132,7 +140,7 @@ class BucketStore(MongoStore):
                 one and {**_normalize_entry(one), "__h": {**(_normalize_entry(one).get("__h") or {}), **headers}}
                 for one in moved["b"]
             ]
-        return moved
+        return [moved] if death is None else list(fit_bucket(moved))
 
     def _has_buckets(self, queue: Collection[Document]) -> bool:
         return True
@@ -162,9 +170,9 @@ def _to_entries(rows: pa.RecordBatch) -> list[Document]:
 def _normalize_entry(value: Any) -> Document:
     """Return an entry in its current form. A value of another form is a bare payload."""
     if isinstance(value, dict) and "__p" in value:
-        headers, id = value.get("__h"), value.get("__i")
+        headers, id = header_fields(value.get("__h")), value.get("__i")
         if (not headers or isinstance(headers, dict)) and (id is None or isinstance(id, str)):
-            return value
+            return {**value, "__h": headers}
     return {"__p": value, "__h": {}}
 
 

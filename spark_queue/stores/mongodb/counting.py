@@ -14,7 +14,7 @@ from bson import DatetimeMS, MinKey
 from bson.regex import Regex
 from pymongo.database import Database
 
-from spark_queue.messages.schema import MAX_TIME_MS
+from spark_queue.messages.times import MAX_TIME_MS
 from spark_queue.stores.mongodb.documents import (
     NO_END_DATE,
     RESERVED,
@@ -26,7 +26,7 @@ from spark_queue.stores.mongodb.documents import (
 )
 from spark_queue.stores.types import Sizes
 
-#: A number that no queue reaches. Without a limit, the server might leave out the sort.
+#: A number that no queue reaches. Without a limit, the server leaves out the sort.
 NO_LIMIT = 2**53
 
 #: Matches all records. With it, the server may use the index of reserved messages, which begins
@@ -135,8 +135,10 @@ class SizeCounter:
 
         `order`: that of the index to use. With any other index, the server would have to sort.
         """
-        limit = self._limits[name] or NO_LIMIT
-        some: list[Document] = [{"$sort": dict(order)}, {"$limit": limit}]
+        limit = self._limits[name]
+        some: list[Document] = [{"$sort": dict(order)}, {"$limit": limit or NO_LIMIT}]
+        if limit is None and order is WAITING_ORDER:  # no other index fits; without the two, it counts in the index
+            some = []
         return [{"$match": query}, *some, {"$group": {"_id": None, "value": number}}]
 
     def _to_sizes(self, records: Numbers, extra: Numbers) -> Sizes:

@@ -48,10 +48,11 @@ from pymongo.errors import BulkWriteError
 from spark_queue.messages.buckets import MAX_ROWS_DIGITS, is_bucket, rows_of
 from spark_queue.messages.columns import build_messages, due_ms, header_dicts, with_history
 from spark_queue.messages.ids import OBJECT_ID
-from spark_queue.messages.schema import BUCKET_PREFIX, MAX_TIME_MS, PayloadKind
+from spark_queue.messages.schema import BUCKET_PREFIX, PayloadKind
+from spark_queue.messages.times import MAX_TIME_MS
 from spark_queue.stores.base import PAGE_BYTES
-from spark_queue.stores.mongodb.bson_json import check_document, header_text, need_checks, to_bson
-from spark_queue.stores.mongodb.keys import filters_greater, id_of, json_text, key_of, sort_key
+from spark_queue.stores.mongodb.bson_json import check_document, header_fields, header_text, need_checks, to_bson
+from spark_queue.stores.mongodb.keys import filters_greater, id_of, identity_of, json_text, key_of, sort_key
 from spark_queue.stores.support.budget import current_budget, spend
 from spark_queue.stores.support.damaged import (
     READ_ERRORS,
@@ -454,10 +455,11 @@ def insert_new(
     if _may_exist(queue, ids, session):
         query = {"_id": {"$in": list(ids)}}
         queue.delete_many({**query, "processed": {"$exists": True}}, session=session, **ID_HINT)
-        existing_ids = {id_of(one["_id"]) for one in queue.find(query, {"_id": 1}, session=session, **ID_HINT)}
+        found = queue.find(query, {"_id": 1}, session=session, **ID_HINT)
+        existing_ids = {identity_of(one["_id"]) for one in found}
     new: dict[str, tuple[Any, Document | RawBSONDocument]] = {}  # by text: an `_id` may be a document
     for id, document in zip(ids, documents, strict=True):
-        if (text := id_of(id)) not in existing_ids:
+        if (text := identity_of(id)) not in existing_ids:
             new.setdefault(text, (id, document))
     keys, new_documents = [key for key, _ in new.values()], [one for _, one in new.values()]
     if new:
@@ -489,7 +491,7 @@ def moved_document(
     moved = {name: value for name, value in document.items() if name not in RESERVATION_FIELDS}
     if death is not None:
         headers = death.headers(queue, int(document.get("tries") or 0) - pending_tries, now)
-        moved["hdrs"] = {**(document.get("hdrs") or {}), **headers}
+        moved["hdrs"] = {**(header_fields(document.get("hdrs")) or {}), **headers}
     due = due_of(document)
     return moved | {"mature": due if isinstance(due, DatetimeMS) else DatetimeMS(now), "tries": 0}
 
@@ -612,7 +614,7 @@ def _read_row(page: DocumentPage, row: int, held: bool) -> Row:
     """Read one document. Raises `Unreadable` with the reason if it is damaged."""
     document = page.documents[row]
     require(row not in page.damaged, page.damaged.get(row, ""))
-    id, hdrs = document.get("_sid") or id_of(document["_id"]), document.get("hdrs")
+    id, hdrs = document.get("_sid") or id_of(document["_id"]), header_fields(document.get("hdrs"))
     require(isinstance(id, str), f"its _sid is {describe_value(id)}, not a string")
     require(not hdrs or isinstance(hdrs, Mapping), f"its hdrs is {describe_value(hdrs)}, not an object")
     due: Any = document.get("_mature") if held else due_of(document)

@@ -27,11 +27,13 @@ from pymongo import IndexModel, UpdateMany, UpdateOne
 from pymongo.collection import Collection
 from pymongo.command_cursor import CommandCursor
 from pymongo.cursor import Cursor
+from pymongo.errors import BulkWriteError
 from pymongo.results import DeleteResult, UpdateResult
 
-from spark_queue.errors import OptionError
+from spark_queue.errors import MessageError, OptionError
 from spark_queue.messages.columns import fill_null_payloads
 from spark_queue.stores.base import chunked
+from spark_queue.stores.mongodb.bson_json import MAX_DOCUMENT_BYTES
 from spark_queue.stores.mongodb.documents import (
     DUE,
     ID_HINT,
@@ -44,7 +46,7 @@ from spark_queue.stores.mongodb.documents import (
 )
 from spark_queue.stores.mongodb.marks import HINTED_AGE, Form, pipeline_form
 from spark_queue.stores.mongodb.stages import OWN_PREFIX
-from spark_queue.stores.mongodb.store import COMMAND_CHUNK, MongoStore
+from spark_queue.stores.mongodb.store import COMMAND_CHUNK, DOCUMENT_TOO_LARGE, MongoStore
 from spark_queue.stores.types import DeadLetterInfo, LayoutFeature, Selection
 
 #: The largest `expireAfterSeconds` that MongoDB accepts: keuss gives its index the same `ttl`.
@@ -134,7 +136,21 @@ class PipelineStore(MongoStore):
         moved = 0
         for part in chunked(moving, COMMAND_CHUNK):
             query = {**state.query, "_id": {"$in": part}}
+            if dead_letter is not None:
+                moved += self._attempt(self._move_large, queue, query, state.pending_tries, to, dead_letter, now)
             moved += self._attempt(collection.update_many, query, update).modified_count
+        return moved
+
+    def _move_large(
+        self, queue: str, query: Filter, pending_tries: int, to: str, dead_letter: DeadLetterInfo, now: int
+    ) -> int:
+        """Make dead letters of messages that have no room for the reason; return their number."""
+        collection, moved = self._collection(queue), 0
+        large = {"$and": [{"_q": queue}, query, {"$expr": {"$gt": [{"$bsonSize": "$$ROOT"}, MAX_DOCUMENT_BYTES]}}]}
+        for document in collection.find(large, **ID_HINT):
+            (letter,) = self._moved_documents(document, queue, pending_tries, dead_letter, now)
+            same = {"$and": [{"_q": queue}, query, {"_id": {"$eq": document["_id"]}}]}
+            moved += collection.replace_one(same, {**letter, "_q": to}, **ID_HINT).modified_count
         return moved
 
     def _forward(self, queue: str, to: str, tag: str, batch: pa.RecordBatch) -> int:
@@ -143,8 +159,9 @@ class PipelineStore(MongoStore):
         documents = self._documents(to, fill_null_payloads(batch), self._now())
         changes: list[UpdateOne | UpdateMany] = []
         unchanged: dict[tuple[DatetimeMS, int], list[ObjectId | str]] = {}
+        changed_rows: list[int] = []  # those of the first changes
         rows = zip(documents, payload.is_valid().to_pylist(), headers.is_valid().to_pylist(), strict=True)
-        for document, new_payload, new_headers in rows:
+        for row, (document, new_payload, new_headers) in enumerate(rows):
             if not (new_payload or new_headers):
                 unchanged.setdefault((document["mature"], document["tries"]), []).append(document["_id"])
                 continue
@@ -160,11 +177,21 @@ class PipelineStore(MongoStore):
                 unset = {**RESERVATION_FIELDS, "_sid": ""}  # that of a damaged record may have any value
             query = {**held_by(tag), "_q": queue, "_id": document["_id"]}
             changes.append(UpdateOne(query, {"$set": change, "$unset": unset}, **ID_HINT))
+            changed_rows.append(row)
         for (mature, tries), keys in unchanged.items():
             query = {**held_by(tag), "_q": queue, "_id": {"$in": keys}}
             change = {"_q": to, "mature": mature, "tries": tries}
             changes.append(UpdateMany(query, {"$set": change, "$unset": RESERVATION_FIELDS}, **ID_HINT))
-        return int(collection.bulk_write(changes, ordered=False).modified_count)
+        try:
+            return int(collection.bulk_write(changes, ordered=False).modified_count)
+        except BulkWriteError as error:
+            failed = error.details["writeErrors"]
+            if {one["code"] for one in failed} != {DOCUMENT_TOO_LARGE} or error.details["writeConcernErrors"]:
+                raise
+            large = "its document would be larger than 16 MiB with what changes, which MongoDB does not allow"
+            rules = {changed_rows[one["index"]]: large for one in failed}
+            ids = ", ".join(repr(batch.column("id")[row].as_py()) for row in list(rules)[:3])
+            raise MessageError(f"queue {to!r}, messages {ids}: {large}; they were not moved", rows=rules) from error
 
     def _queues(self) -> list[str]:
         return [] if self._is_foreign(self.pipeline) else list(self._database()[self.pipeline].distinct("_q"))

@@ -27,6 +27,7 @@ blocks reserves of its queue, moves to its target, and drops of either queue. No
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import re
@@ -70,10 +71,12 @@ from spark_queue.errors import (
     StoreUnavailable,
     plural,
 )
-from spark_queue.messages.buckets import Record, is_bucket, select_records
+from spark_queue.fork_locks import add_lock
+from spark_queue.messages.buckets import ClaimLimit, Record, Selected, is_bucket, select_records
 from spark_queue.messages.json_text import dump_json
-from spark_queue.messages.schema import MAX_TIME_MS
+from spark_queue.messages.times import MAX_TIME_MS
 from spark_queue.options.masking import cause_without_secrets, is_harmless, mask, parameter_name, scrub
+from spark_queue.options.queue_names import dead_letter_queue
 from spark_queue.options.url import StoreUrl
 from spark_queue.stores.base import PAGE_ROWS, QUEUES_CHUNK, chunked, rejected_rows_error
 from spark_queue.stores.mongodb.beside import SIGNALS, STATS, Beside, check_places
@@ -129,8 +132,9 @@ from spark_queue.stores.mongodb.documents import (
     to_date,
     to_documents,
 )
-from spark_queue.stores.mongodb.keys import filters_greater, id_of, key_of, sort_key
+from spark_queue.stores.mongodb.keys import filters_greater, find_other_texts, id_of, key_of, sort_key
 from spark_queue.stores.mongodb.marks import HINTED_AGE, INSERT_AGE, Form, Mark, Marks, is_missing_index, queue_form
+from spark_queue.stores.mongodb.oversize import MAX_LETTER_BYTES, fit_letter, fits
 from spark_queue.stores.mongodb.signals import MongoSubscription
 from spark_queue.stores.mongodb.stages import INTERRUPTED, OWN_PREFIX, STAGED, Stages
 from spark_queue.stores.services.listener import Subscription
@@ -138,7 +142,6 @@ from spark_queue.stores.services.signals import SignallingStore
 from spark_queue.stores.support.budget import current_budget, spend
 from spark_queue.stores.support.counters import Counts, Statistics
 from spark_queue.stores.support.damaged import EMPTY_PAGE, MAX_NEVER_DUE, Records
-from spark_queue.stores.support.fork_locks import add_lock
 from spark_queue.stores.types import (
     Claim,
     Commit,
@@ -154,10 +157,13 @@ from spark_queue.stores.types import (
     Sizes,
     Staged,
     View,
+    seen_tag,
     unseen_tag,
 )
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 #: Options of the driver, unless the URL sets them: how long to wait (ms) for a server and for a
 #: free connection of the pool; an acknowledged write is durable.
@@ -174,12 +180,21 @@ DEFAULTS: dict[str, Any] = {
 COMMAND_CHUNK = 10_000
 TRANSACTION_CHUNK = 1_000
 
+#: The field `bytes` of a document in a reply: its size in BSON.
+DOCUMENT_BYTES: Document = {"bytes": {"$bsonSize": "$$ROOT"}}
+
+#: How many records a claim with a limit of bytes looks at first.
+SAMPLED_RECORDS = 64
+
 #: Notes are read as the majority of the servers has them: they cannot be rolled back later.
 NOTES, MAJORITY = "notes", ReadConcern("majority")
 
 #: A client that competes with others skips up to 2 ** MAX_SKIP_DOUBLINGS times as many messages as
 #: it wants.
 MAX_SKIP_DOUBLINGS = 6
+
+#: Most bytes of the name of a collection, with that of its database.
+MAX_NAMESPACE_BYTES = 255
 
 #: Seconds until a killed command has stopped.
 KILL_DELAY = 0.1
@@ -188,6 +203,9 @@ KILL_DELAY = 0.1
 AUTHENTICATION_FAILED, UNAUTHORIZED, ATLAS_ERROR = 18, 13, 8000
 MAJORITY_NOT_KNOWN_YET, QUERY_PLAN_KILLED = 134, 175
 
+#: Error code of the server: an update would make a document too large.
+DOCUMENT_TOO_LARGE = 17419
+
 #: Error codes of a server that steps down, shuts down, or is no primary. The driver knows them, but
 #: not if a write has begun and waits for the majority. Its outcome is then unknown.
 STATE_CHANGES = {91, 189, 10058, 10107, 11600, 11602, 13435, 13436}
@@ -195,6 +213,40 @@ STATE_CHANGES = {91, 189, 10058, 10107, 11600, 11602, 13435, 13436}
 #: Clients of the parent process after a fork. They must not be used here, nor closed: the parent
 #: uses them.
 _inherited_clients: list[MongoClient[Document]] = []
+
+
+def _database_in(url: str) -> str:
+    """Return the name of the database in a URL without parameters of ours.
+
+    Raises `OptionError`, without secrets, if the URL is invalid or names none.
+    """
+    # parse_uri would query the DNS for a mongodb+srv:// URL. Without its prefix and its srv
+    # options it is like any other URL.
+    plain, _, options = url.replace("mongodb+srv://", "mongodb://", 1).partition("?")
+    kept = [one for one in options.split("&") if one and not one.lower().startswith("srv")]
+    if kept:
+        plain += f"?{'&'.join(kept)}"
+    try:
+        database = parse_uri(plain)["database"]
+    except (OSError, ValueError, PyMongoError) as error:
+        text = ""
+        if "@" not in options:  # else an apparent option may be a part of the password
+            text = _find_rejected_option(kept)
+            if not text and isinstance(error, ConfigurationError) and not isinstance(error, InvalidURI):
+                text = scrub(str(error), url)
+        # The texts of other errors may quote a part of the password.
+        text = text or (
+            "this is no MongoDB URL; write mongodb://user:password@host:port/database?options, with special "
+            "characters of user and password as %40 (@), %3A (:), %2F (/), %3F (?), %23 (#)"
+        )
+        raise OptionError(f"option 'url': {text}", option="url") from None
+    if not database:
+        raise OptionError(
+            "option 'url': it names no database; write mongodb://host/database (and ?authSource=admin, if the "
+            "user was made there)",
+            option="url",
+        )
+    return str(database)
 
 
 def _find_rejected_option(options: Sequence[str]) -> str:
@@ -246,13 +298,20 @@ class MongoStore(SignallingStore):
     _bucket_ids: ClassVar[Filter | Regex[str]] = BUCKET_IDS
     _key_of = staticmethod(key_of)
     _count_messages = staticmethod(count_messages)
-    _moved_document = staticmethod(moved_document)
     _to_documents = staticmethod(to_documents)
 
     @staticmethod
     def _id_of(document: Document) -> str:
         """Return the id of a record, from its `_id_fields`."""
         return id_of(document["_id"])
+
+    @staticmethod
+    def _moved_documents(
+        document: Document, queue: str, pending_tries: int, death: DeadLetterInfo | None, now: int
+    ) -> list[Document]:
+        """Return the documents that a document becomes in another queue: see `moved_document`."""
+        moved = moved_document(document, queue, pending_tries, death, now)
+        return [moved if death is None else fit_letter(moved)]
 
     @staticmethod
     def _pages(documents: Iterable[Document], limit: int) -> Iterator[DocumentPage]:
@@ -264,37 +323,14 @@ class MongoStore(SignallingStore):
         address = StoreUrl.parse(url)
         address.check_parameters(cls.layout_name, cls.parameters)
         check_places(address.parameters)
-        # parse_uri would query the DNS for a mongodb+srv:// URL. Without its prefix and its srv
-        # options it is like any other URL.
-        plain, _, options = address.url.replace("mongodb+srv://", "mongodb://", 1).partition("?")
-        kept = [one for one in options.split("&") if one and not one.lower().startswith("srv")]
-        if kept:
-            plain += f"?{'&'.join(kept)}"
-        try:
-            database = parse_uri(plain)["database"]
-        except (OSError, ValueError, PyMongoError) as error:
-            text = ""
-            if "@" not in options:  # else an apparent option may be a part of the password
-                text = _find_rejected_option(kept)
-                if not text and isinstance(error, ConfigurationError) and not isinstance(error, InvalidURI):
-                    text = scrub(str(error), address.url)
-            # The texts of other errors may quote a part of the password.
-            text = text or (
-                "this is no MongoDB URL; write mongodb://user:password@host:port/database?options, with special "
-                "characters of user and password as %40 (@), %3A (:), %2F (/), %3F (?), %23 (#)"
-            )
-            raise OptionError(f"option 'url': {text}", option="url") from None
-        if not database:
-            raise OptionError(
-                "option 'url': it names no database; write mongodb://host/database (and ?authSource=admin, if the "
-                "user was made there)",
-                option="url",
-            )
+        _database_in(address.url)
         return url
 
     def __init__(self, url: str, *, retry_timeout: int = 5_000) -> None:
+        """Connect to nothing yet. Raises `OptionError` for an invalid URL."""
         super().__init__(url, retry_timeout=retry_timeout)
         self._own_prefix = OWN_PREFIX  # the prefix of our own collections
+        self._database_name = _database_in(self._address.url)
         self._lock: threading.Lock
         add_lock(self, "_lock")
         self._client: MongoClient[Document] | None = None
@@ -332,6 +368,15 @@ class MongoStore(SignallingStore):
             raise OptionError(
                 f"{queue!r} cannot name a queue: the name of a MongoDB collection has no $, no dot at its ends, no "
                 f"two dots in a row, and does not begin with 'system.', nor with {OWN_PREFIX!r}, which is taken",
+                option="queue",
+                queue=queue,
+            )
+
+        place = f"{self._database_name}.{self._collection_name(queue)}"
+        if len(place.encode()) > MAX_NAMESPACE_BYTES:
+            raise OptionError(
+                f"{queue!r} cannot name a queue here: with the name of the database, its collection has "
+                f"{len(place.encode())} bytes, and MongoDB allows {MAX_NAMESPACE_BYTES}",
                 option="queue",
                 queue=queue,
             )
@@ -510,6 +555,8 @@ class MongoStore(SignallingStore):
         standalone server.
         """
         now, transactions = self._hello()
+        if same := find_other_texts(batch.column("id")):
+            raise rejected_rows_error(queue, batch, same)
         documents = self._documents(queue, batch, now)
         if not transactions and any(self._rows_field in one for one in documents):
             raise StoreError(
@@ -551,43 +598,83 @@ class MongoStore(SignallingStore):
 
     # --- reservations -----------------------------------------------------------------------------
 
-    def _claim(self, queue: str, tag: str, limit: int, target: int, lease: int | None, before: int) -> Claim:
+    def _claim(self, queue: str, tag: str, limit: ClaimLimit, lease: int | None, before: int) -> Claim:
         collection = self._queue_view(queue)
         if held := collection.count_documents({**FENCED, "_tag": tag}, **self._hint(collection, HELD_INDEX)):
             return Claim(held + self._extra_messages(collection, {**FENCED, "_tag": tag}), already_held=True)
         now = self._now()
         due = due_by(min(now, before))
         claim = claim_update(tag, DatetimeMS(now), lease_end(now, lease))
-        claimed = extra = collisions = 0
-        oversized_bucket: str | None = None
-        while claimed + extra < target and oversized_bucket is None:
-            wanted = target - claimed - extra
-            size = min(wanted, COMMAND_CHUNK)  # records; each has a message or more
+        fields = self._id_fields if limit.bytes is None else {**self._id_fields, **DOCUMENT_BYTES}
+        most = COMMAND_CHUNK if limit.bytes is None else self._records_within(collection, due, limit)
+        claimed = extra = size = collisions = 0
+        found = Selected([])
+        while claimed + extra < limit.target and not (found.full or found.oversized_bucket):
+            wanted = limit.target - claimed - extra
+            records = min(wanted, most)  # each has a message or more
             # A client that has lost messages to others skips some: most likely they are taken, too.
             # Otherwise all clients would compete for the same messages again and again.
-            skip = random.randrange(size << min(collisions, MAX_SKIP_DOUBLINGS)) if collisions else 0
+            skip = random.randrange(records << min(collisions, MAX_SKIP_DOUBLINGS)) if collisions else 0
             by = self._hint(collection, READY_INDEX)
-            cursor = collection.find(due, self._id_fields, skip=skip, limit=size, batch_size=size, **by)
-            keys_and_ids = ((one["_id"], self._id_of(one)) for one in cursor.sort(WAITING_ORDER))
-            keys, rows, oversized_bucket = select_records(keys_and_ids, limit - claimed - extra, wanted)
-            if not keys and skip:
+            cursor = collection.find(due, fields, skip=skip, limit=records, batch_size=records, **by)
+            rows = ((one["_id"], self._id_of(one), one.get("bytes", 0)) for one in cursor.sort(WAITING_ORDER))
+            found = select_records(rows, limit.after(claimed + extra, size))
+            if not found.keys and not (found.full or found.oversized_bucket) and skip:
                 collisions = 0  # the skip went beyond the end
                 continue
-            if not keys:
+            if not found.keys:
                 break
             self._queue_view(queue, create=True)  # only now: an empty reserve creates no queue
             # Messages that another client has just reserved no longer match. Then another round
             # follows.
-            query = {**due, "_id": {"$in": keys}}
-            with self._killable_session() as session:
-                taken: int = collection.update_many(query, claim, session=session, **ID_HINT).modified_count
+            query = {**due, "_id": {"$in": found.keys}}
+            try:
+                with self._killable_session() as session:
+                    taken: int = collection.update_many(query, claim, session=session, **ID_HINT).modified_count
+            except OperationFailure as error:
+                if error.code != DOCUMENT_TOO_LARGE or not self._bury_full_documents(queue, query):
+                    raise
+                return self._claim(queue, tag, limit, lease, before)
             claimed += taken
-            if taken < len(keys):
-                collisions += 1
-                oversized_bucket = None  # it may fit now
-            if rows != len(keys):
+            size += found.bytes if taken else 0  # perhaps too many: those of others are among them
+            if found.rows != len(found.keys):
                 extra = self._extra_messages(collection, {**FENCED, "_tag": tag})
-        return Claim(claimed + extra, oversized_bucket)
+            if taken < len(found.keys):
+                collisions += 1
+                found = Selected([])  # more may fit now
+        return Claim(claimed + extra, found.oversized_bucket, bytes=size, full=found.full)
+
+    def _records_within(self, queue: Collection[Document], due: Filter, limit: ClaimLimit) -> int:
+        """Return how many records to look at for a claim with a limit of bytes.
+
+        It is an estimate by the first records. The server reads a document for its size, and would
+        read thousands of large ones of which few fit.
+        """
+        if limit.target <= SAMPLED_RECORDS:
+            return SAMPLED_RECORDS
+        by = self._hint(queue, READY_INDEX)
+        cursor = queue.find(due, DOCUMENT_BYTES, limit=SAMPLED_RECORDS, **by)
+        sizes: list[int] = [one["bytes"] for one in cursor.sort(WAITING_ORDER)]
+        mean = sum(sizes) // max(1, len(sizes)) + 1
+        return max(SAMPLED_RECORDS, min(COMMAND_CHUNK, 2 * (limit.bytes or 0) // mean))
+
+    def _bury_full_documents(self, queue: str, query: Filter) -> int:
+        """Make dead letters of documents that have no room for a reservation; return their number.
+
+        Only other programs insert such documents. Raises `OptionError` if the name of the
+        dead-letter queue is not allowed.
+        """
+        full = {"$and": [query, {"$expr": {"$gt": [{"$bsonSize": "$$ROOT"}, MAX_LETTER_BYTES]}}]}
+        found = self._queue_view(queue).find(full, self._id_fields, **ID_HINT)
+        selection = Selection(ids=[self._id_of(one) for one in found])
+        reason = "its document has no room for the fields of a reservation: MongoDB's limit is 16 MiB"
+        dead = dead_letter_queue(queue)
+        moved = self._move(queue, dead, selection, DeadLetterInfo(reason)) if selection.ids else 0
+        if moved:
+            self.count(queue, deadletter=moved)
+            self.count(dead, put=moved)
+            log.warning("%s of queue %s too large to be reserved: moved to %s", plural(moved, "message"), queue, dead)
+        return moved
 
     def _extra_messages(self, queue: Collection[Document], query: Filter, limit: int | None = None) -> int:
         """Return how many more messages than records match a filter: buckets hold many.
@@ -699,6 +786,12 @@ class MongoStore(SignallingStore):
         cursor = collection.find(query, self._held_fields, limit=rows, batch_size=rows, **by)
         return self._read_page(queue, cursor.sort(HELD_ORDER), rows, "_mature", load_document)
 
+    def _record_sizes(self, queue: str, tag: str, limit: int) -> list[tuple[str, int]]:
+        collection = self._queue_view(queue)
+        by, fields = self._hint(collection, HELD_INDEX), {**self._id_fields, **DOCUMENT_BYTES}
+        cursor = collection.find({**FENCED, "_tag": tag}, fields, limit=limit, batch_size=limit, **by)
+        return [(self._id_of(one), one["bytes"]) for one in cursor.sort(HELD_ORDER)]
+
     def _renew(self, queue: str, tag: str, lease: int | None) -> int:
         collection = self._queue_view(queue)
         until = lease_end(self._now(), lease)
@@ -737,7 +830,7 @@ class MongoStore(SignallingStore):
             change = history_update(self._now(), history, tag, how.outcome, {"tries": add_tries(-1)})
         else:
             change = commit_update()
-        ours, seen = self._queue_fields(queue), next.seen_tag
+        ours, seen = self._queue_fields(queue), seen_tag(next.tag)
         settled = {**ours, **held_by(tag), "_id": {"$in": [self._key_of(one.id) for one in records]}}
         handed_out: Document = {"_id": {"$eq": self._key_of(next.record.id)}}
         unseen = {**ours, **held_by(unseen_tag(next.tag)), **handed_out}
@@ -850,19 +943,27 @@ class MongoStore(SignallingStore):
                     documents = next((page.documents for page in self._pages(cursor, TRANSACTION_CHUNK)), [])
                 copied = [one["_id"] for one in documents]
                 new_documents = [
-                    self._moved_document(one, queue, state.pending_tries, dead_letter, now) for one in documents
+                    new
+                    for one in documents
+                    for new in self._moved_documents(one, queue, state.pending_tries, dead_letter, now)
                 ]
                 if session is None:
                     insert(target, new_documents, count=self._count_messages)
                 else:
-                    insert_new(target, copied, new_documents, session, self._count_messages)
+                    new_keys = [one["_id"] for one in new_documents]
+                    insert_new(target, new_keys, new_documents, session, self._count_messages)
                 if copied:
                     self._marks.note_insert(target.name, copied[-1])
+                removed = 0
+                if update:  # the history has no room for one that is too large
+                    large = [one["_id"] for one in documents if not fits(one)]
+                    query["_id"] = {"$in": large}
+                    removed = source.delete_many(query, session=session, **ID_HINT).deleted_count if large else 0
                 query["_id"] = {"$in": copied}  # delete only copied messages
                 if update:
-                    removed = source.update_many(query, update, session=session, **ID_HINT).modified_count
+                    removed += source.update_many(query, update, session=session, **ID_HINT).modified_count
                 else:
-                    removed = source.delete_many(query, session=session, **ID_HINT).deleted_count
+                    removed += source.delete_many(query, session=session, **ID_HINT).deleted_count
                 moved = self._count_messages(copied, documents) if removed == len(copied) else removed
             if copied:  # again: a check within the transaction has not seen them
                 self._marks.note_insert(target.name, copied[-1])
@@ -894,8 +995,8 @@ class MongoStore(SignallingStore):
                 moving += [one["_id"] for one in cursor]
             else:
                 cursor = cursor.sort(state.order).limit(selection.limit)
-                keys_and_ids = ((one["_id"], self._id_of(one)) for one in cursor)
-                moving += select_records(keys_and_ids, selection.limit, selection.limit)[0]
+                records = ((one["_id"], self._id_of(one), 0) for one in cursor)
+                moving += select_records(records, ClaimLimit(selection.limit, selection.limit)).keys
         return state, moving
 
     @contextmanager
@@ -993,9 +1094,9 @@ class MongoStore(SignallingStore):
     def _sizes(self, queues: Sequence[str], limit: int | None) -> dict[str, Sizes]:
         for queue in queues:
             self.check_queue(queue)
-        places, hint = self._find_places(queues), {}
-        if len(queues) == 1 and places:
-            hint = self._hint(self._collection(queues[0]), READY_INDEX)
+        places = self._find_places(queues)
+        first = next((queue for queue, place in places.items() if place.exists), None)
+        hint = {} if first is None else self._hint(self._collection(first), READY_INDEX)
         counter = SizeCounter(self._database(), self._now(), limit, self._bucket_ids, self._rows_field)
         return counter.count(places, **hint)
 

@@ -19,8 +19,8 @@ from redis.connection import SSLConnection, parse_url
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, Sentinel
 
+from spark_queue.fork_locks import add_lock
 from spark_queue.stores.redis.address import RedisAddress
-from spark_queue.stores.support.fork_locks import add_lock
 
 #: Seconds until a connection attempt, and until an answer, times out.
 CONNECT_TIMEOUT, ANSWER_TIMEOUT = 3.0, 30.0

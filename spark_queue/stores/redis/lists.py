@@ -39,6 +39,7 @@ import pyarrow as pa
 import redis
 
 from spark_queue.errors import OptionError
+from spark_queue.fork_locks import add_lock
 from spark_queue.messages.json_text import load_json
 from spark_queue.messages.schema import MESSAGES
 from spark_queue.options.url import StoreUrl
@@ -47,7 +48,6 @@ from spark_queue.stores.redis.documents import DueId, as_records
 from spark_queue.stores.redis.keys import key_prefix
 from spark_queue.stores.redis.store import SCRIPT_CHUNK, RedisStore, load_scripts
 from spark_queue.stores.support.damaged import Records, filter_records, first_records, id_of
-from spark_queue.stores.support.fork_locks import add_lock
 from spark_queue.stores.types import Condition, DeadLetterInfo, LayoutFeature, Selection, View
 
 T = TypeVar("T")

@@ -43,15 +43,16 @@ import redis
 
 from spark_queue.errors import NotAQueue, StoreError
 from spark_queue.messages.batching import batch_by_size
-from spark_queue.messages.buckets import Record
+from spark_queue.messages.buckets import MAX_BUCKET_BYTES, ClaimLimit, Record
 from spark_queue.messages.columns import due_ms
-from spark_queue.messages.schema import BUCKET_PREFIX, HISTORY, MAX_TIME_MS
+from spark_queue.messages.schema import BUCKET_PREFIX, HISTORY
+from spark_queue.messages.times import MAX_TIME_MS
 from spark_queue.options.masking import cause_without_secrets, mask
 from spark_queue.options.url import StoreUrl
 from spark_queue.stores.base import PAGE_BYTES, PAGE_ROWS
 from spark_queue.stores.redis.address import RedisAddress
 from spark_queue.stores.redis.connections import ServerConnections, pool_text
-from spark_queue.stores.redis.documents import DueId, as_records, pack_pieces, read_entry, to_documents
+from spark_queue.stores.redis.documents import CALL_BYTES, DueId, as_records, pack_pieces, read_entry, to_documents
 from spark_queue.stores.redis.failures import is_away, to_store_error
 from spark_queue.stores.redis.foreign import expected_type, find_foreign
 from spark_queue.stores.redis.keys import (
@@ -89,6 +90,7 @@ from spark_queue.stores.types import (
     Staged,
     View,
     consumer_of,
+    seen_tag,
     unseen_tag,
 )
 
@@ -105,14 +107,14 @@ LUA_DIRECTORY = Path(__file__).with_name("lua")
 
 
 def load_scripts(
-    chunk: int = SCRIPT_CHUNK, run: int = RUN_SIZE, page: int = PAGE_BYTES, layout: str = DEFAULT_LAYOUT
+    chunk: int = SCRIPT_CHUNK, run: int = RUN_SIZE, page: int = CALL_BYTES, layout: str = DEFAULT_LAYOUT
 ) -> dict[str, tuple[str, str]]:
     """Return the scripts of a layout by name: SHA-1 and text.
 
     `chunk`: most messages of one call. `run`: most messages of one member of `held`. `page`: bytes
     of documents after which a call stops reading.
     """
-    common = f"local CHUNK, RUN, BYTES, NEVER = {chunk}, {run}, {page}, {NO_END}\n"
+    common = f"local CHUNK, RUN, BYTES, NEVER, BUCKET_BYTES = {chunk}, {run}, {page}, {NO_END}, {MAX_BUCKET_BYTES}\n"
     heads = [LUA_DIRECTORY / "common.lua"]
     if layout != DEFAULT_LAYOUT:
         heads += [LUA_DIRECTORY / name / f"{name}.lua" for name in ("lists", layout)]
@@ -329,14 +331,17 @@ class RedisStore(SignallingStore):
 
     # --- reservations -----------------------------------------------------------------------------
 
-    def _claim(self, queue: str, tag: str, limit: int, target: int, lease: int | None, before: int) -> Claim:
-        taken, state, large = 0, b"more", []
+    def _claim(self, queue: str, tag: str, limit: ClaimLimit, lease: int | None, before: int) -> Claim:
+        taken, state, size, large = 0, b"more", 0, []
+        limits = max(limit.rows, 0), max(limit.target, 0)
         while state == b"more":
-            limits = max(limit, 0), max(target, 0)
-            taken, state, *large = self._run("claim", queue, tag, *limits, _lease_argument(lease), before, taken)
+            taken, state, size, *large = self._run(
+                "claim", queue, tag, *limits, _lease_argument(lease), before, taken,
+                "" if limit.bytes is None else limit.bytes, size, int(not limit.allow_empty),
+            )  # fmt: skip
         if state == b"held":
             return Claim(self._count_held(queue, tag), already_held=True)
-        return Claim(int(taken), id_of(large[0]) if large else None)
+        return Claim(int(taken), id_of(large[0]) if large else None, bytes=int(size), full=state == b"full")
 
     def _ready(self, queue: str, limit: int, before: int) -> int:
         return min(self._sweep_expired(queue, before), limit)
@@ -393,6 +398,16 @@ class RedisStore(SignallingStore):
                 return as_records(queue, existing, documents)._replace(after=existing[-1])
             cursor = single_run(tag, *found[read_count - 1])
         return EMPTY_PAGE
+
+    def _record_sizes(self, queue: str, tag: str, limit: int) -> list[tuple[str, int]]:
+        start = tag.encode() + b"\0"
+        runs = sorted((run for run in self._read_runs(queue, tag) if run.startswith(start)), key=due_and_id)
+        ids = [id for run in runs for id in ids_of(run)][:limit]
+        found: list[tuple[str, int]] = []
+        for at in range(0, len(ids), SCRIPT_CHUNK):
+            some = ids[at : at + SCRIPT_CHUNK]
+            found += zip(map(id_of, some), self._run("bytes", queue, *some), strict=True)
+        return found
 
     def _renew(self, queue: str, tag: str, lease: int | None) -> int:
         tags = [one for one, _ in self._lease_ends(queue, tag)]
@@ -527,7 +542,7 @@ class RedisStore(SignallingStore):
             due = "" if how.delay is None else min(self._now() + how.delay, MAX_TIME_MS)
             settle = "rollback", (tag, due, int(how.failed), 1, *runs)
         handed_out = single_run(unseen_tag(next.tag), next.record.mature, next.record.id)
-        transfer = "retag", (next.seen_tag, _lease_argument(next.lease), handed_out)
+        transfer = "retag", (seen_tag(next.tag), _lease_argument(next.lease), handed_out)
         if len(runs) > SCRIPT_CHUNK:
             return 0, self._run_each(queue, transfer)[0][0]
         settled, transferred = self._run_each(queue, settle, transfer)

@@ -29,6 +29,7 @@ from spark_queue.stores.services.ledger import LEDGER_PREFIX, delete_sink
 from spark_queue.stores.services.owner import OWNER_NOTE
 from spark_queue.stores.services.poison import FAILING_NOTE, FAILURE_PREFIX
 from spark_queue.stores.services.query_binding import QUERY_NOTE
+from spark_queue.stores.services.reading import READING_NOTE
 from spark_queue.stores.services.row_hashes import WRITTEN_PREFIX
 from spark_queue.stores.types import Note
 
@@ -109,7 +110,7 @@ class _Sweep:
         queues: dict[str, list[_QueueNote]] = {}
         for key, note in store.notes("queue/", skip_damaged=True).items():
             _, queue, kind, *names = key.split("/", 3)
-            if kind in (OWNER_NOTE, QUERY_NOTE, FAILING_NOTE, SETTLED_NOTE, HISTORY_NOTE):
+            if kind in (OWNER_NOTE, QUERY_NOTE, FAILING_NOTE, SETTLED_NOTE, HISTORY_NOTE, READING_NOTE):
                 queues.setdefault(unquote(queue), []).append(_QueueNote(key, kind, names[0], note))
         for queue, notes in queues.items():
             yield from self._remove_of_queue(queue, notes, reading)
@@ -143,6 +144,8 @@ class _Sweep:
         }
         for one in old:
             subject = one.note.value["consumer"] if one.kind == QUERY_NOTE else one.name
+            if one.kind == READING_NOTE:
+                subject = subject.rpartition("/")[0]
             needed = names if one.kind in (SETTLED_NOTE, HISTORY_NOTE) else consumers
             if one.kind != OWNER_NOTE and subject not in needed and self._remove(one):
                 yield one.key

@@ -96,6 +96,11 @@ class Ledger:
         """The first batch of each database that it shares its batch with, by name."""
         return {one.name: one.first for one in self.shares} or dict(self.members)
 
+    @property
+    def was_set(self) -> bool:
+        """Whether it names no stages and databases, as after `spark-queue ledger set`."""
+        return not (self.stages or self.shares or self.members)
+
 
 def ledger_of(store: Store, sink: str) -> Ledger | None:
     """Return the ledger of a sink, or `None` if it has not published yet."""

@@ -122,13 +122,17 @@ class ConsumerState:
 
     `number`: how many processes have run it. `started`: the batch that was started last, or `None`.
     `owner`: the process that runs it, or ran it last; `None` if it was released manually.
-    `reserved`: the last batch that was reserved with exactly-once, or `None`.
+    `reserved`: the last batch that was reserved with exactly-once, or `None`. `deaths`: how many
+    processes died while they worked on the batch `started`. `ended`: whether the owner has ended in
+    order. Its end is no death then.
     """
 
     number: int = 0
     started: Batch | None = None
     owner: Owner | None = None
     reserved: Batch | None = None
+    deaths: int = 0
+    ended: bool = False
 
     @classmethod
     def from_note(cls, note: Note) -> ConsumerState:
@@ -144,8 +148,9 @@ class ConsumerState:
             )
         started, owner, reserved = facts["started"], facts["owner"], facts.get("reserved")
         return cls(
-            facts["number"], started and Batch(*started), owner and Owner(**owner), reserved and Batch(*reserved)
-        )
+            facts["number"], started and Batch(*started), owner and Owner(**owner), reserved and Batch(*reserved),
+            facts.get("deaths", 0), facts.get("ended", False),
+        )  # fmt: skip
 
     @property
     def note_value(self) -> dict[str, Any]:
@@ -156,7 +161,11 @@ class ConsumerState:
             "started": self.started and list(self.started),
             "owner": self.owner and asdict(self.owner),
         }
-        return value | {"reserved": list(self.reserved)} if self.reserved else value
+        if self.reserved:
+            value["reserved"] = list(self.reserved)
+        if self.deaths:
+            value["deaths"] = self.deaths
+        return value | {"ended": True} if self.ended else value
 
     def alive_owner(self, now: int) -> Owner | None:
         """Return the owner if it counts as alive at `now` (ms), else `None`."""

@@ -13,6 +13,9 @@ commit or release by tag does no harm. The note has the batch that was started l
 an older checkpoint, or with another batch of the same number, is refused before it removes a
 message.
 
+A process that ends in order says so in the note, too (`leave`). Otherwise it died, and the note
+counts that: the batch during which processes die again and again may be the cause.
+
 With exactly-once, the note also has the batch that was reserved last, before Spark logs it. Without
 that, a database that went back to a copy from just before looks as if the lease of this batch had
 ended: its messages would come again in the next batch, although a sink may have them.
@@ -26,6 +29,7 @@ import time
 import uuid
 from copy import copy
 from dataclasses import replace
+from typing import Any
 
 from spark_queue.errors import CheckpointError, FencedError
 from spark_queue.stores.base import Store
@@ -58,6 +62,7 @@ class Ownership:
         self._leaving = threading.Event()
         self._seen: Note | None = None  # the note as this thread read it last
         self.number = 0  #: which process of the consumer this is: 1, 2, 3, …; 0 before `take`
+        self.deaths = 0  #: how many processes died while they worked on the batch started last
 
     def with_store(self, store: Store) -> Ownership:
         """Return a copy for another thread, with its own store."""
@@ -92,8 +97,10 @@ class Ownership:
                         "for longer, so the database's clock was set back",
                         self.consumer, self.queue, owner,
                     )  # fmt: skip
-                self.number = standing.number + 1
-                if self._write(note, replace(standing, number=self.number)):
+                last = standing.owner  # none if it was released manually
+                died = last is not None and last.token != self.token and not standing.ended
+                self.number, self.deaths = standing.number + 1, standing.deaths + died
+                if self._write(note, replace(standing, number=self.number, deaths=self.deaths, ended=False)):
                     return
                 continue
             if seen is not None and note != seen and not owner.leaves:  # the owner has renewed it
@@ -222,9 +229,26 @@ class Ownership:
             if standing.started == batch:
                 self.check()
                 return
-            if self._write(note, replace(standing, started=batch)):
+            if self._write(note, replace(standing, started=batch, deaths=0)):
+                self.deaths = 0
                 return
             note = None
+
+    def forget_deaths(self) -> None:
+        """Count deaths from 0 again. Raises `FencedError` as `check` does."""
+        self._change(deaths=0)
+        self.deaths = 0
+
+    def leave(self) -> None:
+        """Note that this process ends in order. Raises `FencedError` as `check` does."""
+        self._leaving.set()
+        self._change(ended=True)
+
+    def _change(self, **fields: Any) -> None:
+        while True:
+            standing = self.check()
+            if self._write(self._seen, replace(standing, **fields)):
+                return
 
     def renumber(self) -> None:
         """Get the next number, as another process would. Raises `FencedError` as `check` does."""

@@ -1,11 +1,11 @@
 """Find the poison message that makes its batch fail repeatedly, and deliver the others.
 
-A query that replays a batch knows only that it failed. After MAX_FAILED_RUNS failed runs the batch
-is split: it keeps a part of its messages. The others are parked in groups of that size, to become
-batches later. A group that fails is split at once. A message that fails alone is the poison
-message. With `max_tries`, it runs alone that often, and then moves to the dead-letter queue.
-Without, it is rolled back as failed, with a growing delay. Among 10,000 messages it is found with
-four splits.
+A query that replays a batch knows only that it failed. After MAX_FAILED_RUNS failed runs, or after
+MAX_DEATHS deaths of its process, the batch is split: it keeps a part of its messages. The others
+are parked in groups of that size, to become batches later. A group that fails is split at once. A
+message that fails alone is the poison message. With `max_tries`, it runs alone that often, and then
+moves to the dead-letter queue. Without, it is rolled back as failed, with a growing delay. Among
+10,000 messages it is found with four splits.
 
 A note counts the runs of a batch; it is written only when a batch comes again. Tasks add which run
 of their query works on the batch. The driver notes the error of a failed run. So a dead letter has
@@ -29,6 +29,10 @@ FAILURE_PREFIX = "failure/"  #: the key prefix of notes with a query's error
 
 #: How many runs of a batch may fail before its messages are suspected.
 MAX_FAILED_RUNS = 3
+
+#: How often a process may die while it works on a batch. A batch that is too large for the memory
+#: kills it each time.
+MAX_DEATHS = 2
 
 #: Into how many parts a batch that fails is split.
 BATCH_PARTS = 16
@@ -66,11 +70,14 @@ class PoisonMessageHandler:
         self.parked_tag = f"{consumer}/parked"
         self.may_have_parked = store.note(self._key) is not None  #: whether groups may be parked
 
-    def handle_rerun(self, tag: str) -> None:
-        """Count a new run of a batch that has failed; split it, or settle its last message."""
+    def handle_rerun(self, tag: str, deaths: int = 0) -> None:
+        """Count a new run of a batch that has failed; split it, or settle its last message.
+
+        `deaths`: how many processes died while they worked on it.
+        """
         error = self._last_error()
         note = self._count_run(tag, error)
-        if note["runs"] <= MAX_FAILED_RUNS:
+        if note["runs"] <= MAX_FAILED_RUNS and deaths < MAX_DEATHS:
             return
         ids, tries = self._read_ids_and_tries(tag)
         if len(ids) > 1:

@@ -34,7 +34,7 @@ from spark_queue.stores.services.ledger import (
     ledger_of,
     note_value,
 )
-from spark_queue.stores.services.sink_ledgers import Ledgers, read_ledgers
+from spark_queue.stores.services.sink_ledgers import Ledgers, read_ledgers, went_back
 from spark_queue.stores.types import Note
 
 log = logging.getLogger(__name__)
@@ -65,8 +65,9 @@ class Publisher:
         again (see `row_hashes.py`); `None` to compare none.
 
         Raises `CheckpointError` and `FencedError` as `Ledgers.is_decided` does. Raises
-        `CheckpointError` if the batch was written with other rows, and `StoreError` if some staged
-        rows are gone; then nothing of the batch becomes visible in that database.
+        `CheckpointError` if the batch was written with other rows, or a database has lost its last
+        writes. Raises `StoreError` if rows of an undecided batch are gone. Then nothing of the
+        batch becomes visible in that database.
         """
         published, saved = 0, None
         while True:
@@ -107,9 +108,8 @@ class Publisher:
     def complete(self, *, rest: bool = False) -> int:
         """Publish what was decided last, in all databases; return how many became visible now.
 
-        Raises `StoreError` if some staged rows are gone in a database, unless `rest` is set: then
-        what is left there becomes visible. Raises `CheckpointError` if a database has lost its last
-        writes, or a batch was decided twice.
+        Raises `CheckpointError` if a database has lost its last writes, or a batch was decided
+        twice. With `rest`, staged rows may be missing: those that are left become visible.
         """
         ledgers = read_ledgers(self._stores, self._sink)
         staged = {name: self._staged(name) for name in self._stores}
@@ -123,23 +123,25 @@ class Publisher:
         """Publish the last decision in all databases that have not done so.
 
         Returns whether a ledger has changed, and how many messages became visible. Raises
-        `StoreError` and `CheckpointError` as `complete`.
+        `CheckpointError` as `complete`.
         """
-        took, published, last = False, 0, ledgers.last
+        took, published = False, 0
         for name, one in ledgers.found.items():
-            batch = one.batch if one else NO_BATCH
-            if last is not None and batch < last.batch and ledgers.takes_part(name, last):
+            decided = ledgers.to_publish(name)
+            if decided is None:
+                continue
+            if one is None or one.batch < decided.batch:
                 took = True
-                self._take(name, one, last, rest=rest)
-                published += self._stores[name].publish(last.stages)
-            elif one and not staged[name].keys().isdisjoint(one.stages):
-                published += self._stores[name].publish(one.stages)  # the server has lost this publish
+                self._take(name, one, decided, rest=rest)
+                published += self._stores[name].publish(decided.stages)
+            elif not staged[name].keys().isdisjoint(decided.stages):
+                published += self._stores[name].publish(decided.stages)  # the server has lost this publish
         return took, published
 
     def _finish(self, ledgers: Ledgers, decided: Ledger) -> int:
         """Publish a decision in all databases, and discard the other stages up to its batch.
 
-        Raises `StoreError` and `CheckpointError` as `complete`.
+        Raises `CheckpointError` as `complete`.
         """
         published = 0
         for name, one in ledgers.found.items():
@@ -155,7 +157,7 @@ class Publisher:
         """Take a decision into the ledger of a database, unless it has it.
 
         Its staged rows must be there, but for `rest`: an earlier version did not note their number.
-        Raises `StoreError` and `CheckpointError` as `complete`.
+        Raises `CheckpointError` as `complete`.
         """
         share = next((one for one in decided.shares if ledger and one.id == ledger.id), None)
         while ledger is None or ledger.batch < decided.batch:
@@ -166,19 +168,13 @@ class Publisher:
                 if (now := ledger_of(self._stores[name], self._sink)) != ledger:
                     ledger = now  # another process has just published them
                     continue
-                raise StoreError(
-                    f"batch {decided.batch} of sink {self._sink!r} is decided, with {plural(share.rows, 'row')} for "
-                    f"{name!r}, and {left:,} are left there: the others were discarded. None of them is visible "
-                    "there. To publish the rest: spark-queue recover URL QUEUE CONSUMER, with --sink URL for each "
-                    "database of the sink",
-                    sink=self._sink,
-                    batch=decided.batch,
-                )
+                state = f"{left:,} of them {'is' if left == 1 else 'are'} staged there"
+                raise went_back(self._sink, name, decided.batch, share.rows, state)
             value = note_value(ledger.id if ledger else None, decided.batch, decided.stages, decided.shares)
             if self._replace(name, ledger, value):
                 return
             ledger = ledger_of(self._stores[name], self._sink)
-        if ledger.batch == decided.batch and ledger.stages != decided.stages:
+        if ledger.batch == decided.batch and ledger.stages != decided.stages and not ledger.was_set:
             raise CheckpointError(
                 f"batch {decided.batch} of sink {self._sink!r} was decided twice, otherwise in {name!r}: two queries "
                 "ran on one checkpoint, with other databases. Nothing was published there. Look at both with: "
@@ -198,8 +194,8 @@ class Publisher:
             raise CheckpointError(
                 f"sink {self._sink!r}: {name!r} has lost its last writes, such as in a failover: it is at batch "
                 f"{last}, batch {decided.batch} is decided, and rows of batch {max(lost)} are staged there. Nothing "
-                "was changed there. Look whether they are visible in another way, then run: spark-queue ledger set "
-                f"URL {self._sink} {max(lost)}, after which the query goes on without these rows",
+                "was changed there. Look whether they are visible in another way. To go on without these rows, run: "
+                f"spark-queue ledger set URL {self._sink} {max(lost)}, with the URL of {name!r}",
                 sink=self._sink,
                 batch=decided.batch,
             )

@@ -19,6 +19,7 @@ from spark_queue.errors import OptionError, UsageError
 from spark_queue.messages.columns import header_dicts, headers_array
 from spark_queue.messages.ids import OBJECT_ID
 from spark_queue.messages.schema import PUSHES
+from spark_queue.messages.times import MAX_DURATION_MS
 from spark_queue.options.parsers import PLAIN_NAME
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.ledger import Writer, ledger_of, stage_of
@@ -107,7 +108,9 @@ class Replay:
         }
         if self.rate is not None:
             columns["mature"] = pa.nulls(n, PUSHES.field("mature").type)
-            columns["delay"] = pa.array([round((before + row) / self.rate * 1000) for row in range(n)], pa.int64())
+            columns["delay"] = pa.array(
+                [round(min((before + row) / self.rate * 1000, 2 * MAX_DURATION_MS)) for row in range(n)], pa.int64()
+            )
         return pa.RecordBatch.from_arrays([columns[name] for name in PUSHES.names], schema=PUSHES)
 
 

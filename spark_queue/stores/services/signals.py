@@ -21,6 +21,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from spark_queue.errors import StoreError, StoreUnavailable
+from spark_queue.fork_locks import add_lock
 from spark_queue.options.url import StoreUrl
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.listener import (
@@ -30,7 +31,6 @@ from spark_queue.stores.services.listener import (
     Listener,
     Subscription,
 )
-from spark_queue.stores.support.fork_locks import add_lock
 
 #: A queue gets at most one signal in this time (s).
 SIGNAL_WINDOW = 0.05

@@ -11,6 +11,9 @@ from spark_queue.stores.types import Sizes
 
 _FREE = "lease IS NULL AND queue = ?"
 _IS_BUCKET = f"rows > 1 AND rows < 1e{MAX_ROWS_DIGITS}"  # excludes text, which is greater than any number
+#: How many messages a record holds.
+MESSAGES_OF_RECORD = f"iif({_IS_BUCKET}, rows, 1)"
+
 _HELD = "lease IS NOT NULL AND lease IN (SELECT id FROM lease WHERE queue = ? AND {})"
 _FIRST_EXPIRED = (
     "SELECT until FROM lease WHERE queue = ? AND until <= ? "

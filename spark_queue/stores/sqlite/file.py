@@ -17,9 +17,13 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 from weakref import WeakSet
 
+from spark_queue.messages.buckets import bytes_of
 from spark_queue.stores.sqlite.forks import File, Process, current_process, sqlite_call
 
 T = TypeVar("T")
+
+#: The SQL function that returns the bytes of a bucket: see `messages/buckets.py`.
+BYTES_OF = "spark_queue_bytes_of"
 
 _increase_references = ctypes.pythonapi.Py_IncRef
 
@@ -205,6 +209,11 @@ class Connection(sqlite3.Connection):
             super().close()
 
 
+def _bytes_of(id: bytes, stored: int) -> int:
+    """Return the bytes of a bucket; its id may be damaged."""
+    return bytes_of(id.decode(errors="replace"), stored)
+
+
 def connect(url: str, path: str, *, create: bool, timeout: float) -> Connection:
     """Open a file. Any thread may use the connection; it begins no transaction by itself.
 
@@ -220,6 +229,7 @@ def connect(url: str, path: str, *, create: bool, timeout: float) -> Connection:
         check_same_thread=False,
         factory=Connection,
     )
+    opened.create_function(BYTES_OF, 2, _bytes_of, deterministic=True)
     opened.url, opened.file = url, _device_and_inode(path) or (0, 0)
     current_process().connections.add(opened)
     return opened

@@ -78,6 +78,8 @@ def ids_clause(ids: Sequence[str] | None) -> tuple[str, tuple[Any, ...]]:
     if ids is None:
         return "1", ()
     by_text, values = "id IN (SELECT value FROM json_each(?))", (json.dumps(list(ids)),)
+    if len(ids) == 1 and ids[0].isascii():  # others may be no UTF-8
+        by_text, values = "id = ?", (ids[0],)
     binary_ids = [(id, key) for id in ids if (key := bytes_of_text(id)) is not None]
     if not binary_ids:
         return by_text, values

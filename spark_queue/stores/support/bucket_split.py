@@ -139,7 +139,8 @@ def _mergeable_ranges(page: pa.RecordBatch, layout: Buckets) -> Iterator[tuple[i
     tries, sizes = page.column("tries").to_pylist(), pc.binary_length(page.column("payload")).to_pylist()
     start = rows = size = 0
     for at in range(len(weights) + 1):
-        if at < len(weights) and tries[at] == tries[start] and rows + weights[at] <= layout.size and size < 1 << 20:
+        small = at < len(weights) and max(size, sizes[at]) < 1 << 20
+        if small and tries[at] == tries[start] and rows + weights[at] <= layout.size:
             rows, size = rows + weights[at], size + sizes[at]
             continue
         if at - start > 1:

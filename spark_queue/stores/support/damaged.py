@@ -26,17 +26,15 @@ import pyarrow.compute as pc
 
 from spark_queue.messages.buckets import CONVERTED_SUFFIX, DamagedBucket, are_buckets, open_bucket, rows_of
 from spark_queue.messages.columns import build_messages, header_dicts, headers_array, with_history
+from spark_queue.messages.dead_letter import DIGEST_HEADER, ERROR_HEADER
 from spark_queue.messages.json_text import load_foreign_json
-from spark_queue.messages.payload import to_jsonable
+from spark_queue.messages.payload import text_or_bytes, to_jsonable
 from spark_queue.messages.rules import NOT_JSON, NOT_TEXT, all_json
-from spark_queue.messages.schema import MAX_TIME_MS, MIN_TIME_MS, NO_MESSAGES
-from spark_queue.stores.types import ERROR_HEADER, Condition, filter_rows
+from spark_queue.messages.schema import NO_MESSAGES
+from spark_queue.messages.times import MAX_TIME_MS, MIN_TIME_MS
+from spark_queue.stores.types import Condition, filter_rows
 
 T = TypeVar("T")
-
-#: The header of a dead letter with the digest of the raw record, without fields that a retry
-#: changes.
-DIGEST_HEADER = "x-dl-sha256"
 
 #: Errors that reading a damaged record can raise.
 READ_ERRORS = (ValueError, TypeError, KeyError, AttributeError, IndexError, ArithmeticError, RecursionError)
@@ -125,15 +123,6 @@ def describe_value(value: object) -> str:
     """Return the beginning of a value, to quote it in a reason."""
     text = f"{type(value).__name__} {value!r}" if isinstance(value, str | bytes | list | dict) else repr(value)
     return text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]}…"
-
-
-def text_or_bytes(content: bytes) -> tuple[bytes, str]:
-    """Return a payload with its kind: text if it is UTF-8."""
-    try:
-        content.decode()
-    except UnicodeDecodeError:
-        return content, "binary"
-    return content, "text"
 
 
 def read_each(queue: str, records: Sequence[T], read: Callable[[T], Row], raw: Callable[[T], Row]) -> Records:

@@ -1,36 +1,34 @@
 """Move damaged records to the dead-letter queue; set those aside that it does not accept.
 
-A dead letter has the id of the record, the raw document as payload, and the reason in `x-error`. It
-is pushed before the record is committed, and its id depends on the record alone. So after a crash
-in between, the next reader finds the dead letter, and completes the rest.
+A dead letter has the id of the record, the raw document as payload, and the reason in `x-error`
+(`messages/dead_letter.py`). It is pushed before the record is committed, and its id depends on the
+record alone. So after a crash in between, the next reader finds the dead letter, and completes the
+rest.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from hashlib import sha256
+from typing import Any
 
-import orjson
 import pyarrow as pa
 
 from spark_queue.errors import MessageError, OptionError, plural
 from spark_queue.messages.buckets import count_rows
 from spark_queue.messages.columns import header_dicts
-from spark_queue.messages.payload import as_text
-from spark_queue.messages.schema import PUSHES
-from spark_queue.stores.support.damaged import DIGEST_HEADER, Records, digest_header, text_or_bytes
+from spark_queue.messages.dead_letter import DIGEST_HEADER, ERROR_HEADER, FROM_HEADER, NewDeadLetter, batch_of
+from spark_queue.stores.support.damaged import Records, digest_header
 from spark_queue.stores.support.record_store import RecordStore
-from spark_queue.stores.types import ERROR_HEADER, FROM_HEADER, Condition, DeadLetterInfo
+from spark_queue.stores.types import Condition, DeadLetterInfo
 
 log = logging.getLogger(__name__)
 
 #: The tag of records that the dead-letter queue does not accept; its lease never ends.
 SET_ASIDE_TAG = "damaged/0"
-
-#: The header with the id of the record, if the dead letter cannot have that id.
-RECORD_ID_HEADER = "x-dl-id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,27 +36,14 @@ class DamagedLetter:
     """A dead letter of a damaged record. `record_id`: the id of the record."""
 
     record_id: str
-    id: str
-    payload: bytes
-    kind: str
-    headers: Mapping[str, str]
+    letter: NewDeadLetter
 
-    def variants(self) -> Iterator[DamagedLetter]:
-        """Yield the dead letter in all variants that a queue may accept.
-
-        The payload is raw, a text, or an object with a text. The id is that of the record, or
-        derived from the record.
-        """
-        payloads = [(self.payload, self.kind)]
-        if self.kind == "json":
-            payloads.append(text_or_bytes(self.payload))
-        text = as_text(self.payload, self.kind).decode()
-        payloads.append((orjson.dumps({"document": text}), "json"))
-        derived = sha256(f"{self.headers[FROM_HEADER]}\0{self.id}\0{self.headers[DIGEST_HEADER]}".encode())
-        for payload, kind in payloads:
-            yield replace(self, payload=payload, kind=kind)
-            headers = {**self.headers, RECORD_ID_HEADER: self.id}
-            yield replace(self, id=derived.hexdigest()[:24], payload=payload, kind=kind, headers=headers)
+    @property
+    def places(self) -> Iterator[tuple[str, str, str]]:
+        """How the queue shows that it has the letter: its id, and the headers that identify it."""
+        reasons = self.letter.reasons
+        for id in (self.letter.id, self.letter.spare_id):
+            yield id, reasons[FROM_HEADER], reasons[DIGEST_HEADER]
 
 
 def dead_letter_damaged(
@@ -101,13 +86,20 @@ def dead_letter_damaged(
 def _make_letters(store: RecordStore, queue: str, damaged: pa.RecordBatch) -> list[DamagedLetter]:
     now = store.now()
     columns = (damaged.column(name).to_pylist() for name in ("id", "payload", "payload_kind", "tries"))
-    return [
-        DamagedLetter(
-            id, id, payload, kind,
-            {**digest_header(payload), **headers, **DeadLetterInfo(headers[ERROR_HEADER]).headers(queue, tries, now)},
-        )
-        for id, payload, kind, tries, headers in zip(*columns, header_dicts(damaged), strict=True)
-    ]  # fmt: skip
+    letters: list[DamagedLetter] = []
+    for id, payload, kind, tries, headers in zip(*columns, header_dicts(damaged), strict=True):
+        reasons = DeadLetterInfo(headers[ERROR_HEADER]).headers(queue, tries, now)
+        letters.append(_make_letter(queue, id, payload, kind, headers, reasons))
+    return letters
+
+
+def _make_letter(
+    queue: str, id: str, payload: bytes, kind: str, headers: Mapping[str, str], reasons: Mapping[str, str]
+) -> DamagedLetter:
+    digest = headers.get(DIGEST_HEADER) or digest_header(payload)[DIGEST_HEADER]
+    derived = sha256(f"{queue}\0{id}\0{digest}".encode()).hexdigest()[:24]
+    others = {name: value for name, value in headers.items() if name not in (DIGEST_HEADER, *reasons)}
+    return DamagedLetter(id, NewDeadLetter(id, payload, kind, others, {DIGEST_HEADER: digest, **reasons}, derived))
 
 
 class _LetterSender:
@@ -131,36 +123,26 @@ class _LetterSender:
         already_sent = self._find_sent(letters)
         left = [one for one in letters if one.record_id not in already_sent]
         try:
-            whole = self._push(left) == len(left) if left else True
+            whole = self._push([next(one.letter.variants()) for one in left]) == len(left) if left else True
         except MessageError:
             whole = False
-        return {
-            one.record_id
-            for one in letters
-            if whole or one.record_id in already_sent or any(map(self._ensure_sent, one.variants()))
-        }
+        return {one.record_id for one in letters if whole or one.record_id in already_sent or self._ensure_sent(one)}
 
-    def _ensure_sent(self, letter: DamagedLetter) -> bool:
-        """Push a dead letter if it is missing, and return whether the queue has it now.
+    def _ensure_sent(self, one: DamagedLetter) -> bool:
+        """Push a dead letter in one of its variants, and return whether the queue has it now.
 
-        It does not if it is rejected, or another message has its id.
+        It does not if all are rejected, or other messages have its ids.
         """
-        if self._find_sent([letter]):
-            return True
-        try:
-            return self._push([letter]) == 1
-        except MessageError:
-            return False
+        for variant in one.letter.variants():
+            if self._find_sent([one]):
+                return True
+            with suppress(MessageError):
+                if self._push([variant]) == 1:
+                    return True
+        return False
 
-    def _push(self, letters: Sequence[DamagedLetter]) -> int:
-        rows = [
-            {
-                "id": one.id, "payload": one.payload, "payload_kind": one.kind, "headers": list(one.headers.items()),
-                "tries": 0,
-            }
-            for one in letters
-        ]  # fmt: skip
-        batch = pa.RecordBatch.from_pylist(rows, schema=PUSHES)
+    def _push(self, rows: Sequence[Mapping[str, Any]]) -> int:
+        batch = batch_of(rows)
         if self._store.supports_forward and self._dead != self._queue:  # an id is in one queue
             return self._store.forward(self._queue, self._dead, self._tag, batch)
         return self._store.push(self._dead, batch)
@@ -170,11 +152,9 @@ class _LetterSender:
         return self._store._attempt(self._find_sent_once, letters)  # `peek` does not retry
 
     def _find_sent_once(self, letters: Sequence[DamagedLetter]) -> set[str]:
-        record_ids = {
-            (one.id, one.headers[FROM_HEADER], one.headers[DIGEST_HEADER]): one.record_id for one in letters
-        }
+        record_ids = {place: one.record_id for one in letters for place in one.places}
         found: set[str] = set()
-        where = [Condition("id", "in", tuple({one.id for one in letters}))]
+        where = [Condition("id", "in", tuple({id for id, _, _ in record_ids}))]
         for batch in self._store.peek(self._dead, where, check_json=False):
             for id, headers in zip(batch.column("id").to_pylist(), header_dicts(batch), strict=True):
                 place = record_ids.get((id, headers.get(FROM_HEADER, ""), headers.get(DIGEST_HEADER, "")))

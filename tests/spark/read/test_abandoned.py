@@ -15,8 +15,7 @@ from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.read import abandoned
 from spark_queue.spark.read.abandoned import SHARE_OF_TIME, AbandonedEpochs
 from spark_queue.spark.read.consumer import Consumer
-from spark_queue.spark.read.multi_input import input_offsets
-from spark_queue.spark.read.offsets import batch_of_tag
+from spark_queue.spark.read.offsets import batch_of_tag, input_offsets
 from spark_queue.stores.conformance.waiting import end_lease
 from spark_queue.stores.services.owner import OWNER_NOTE, Batch, ConsumerState, Owner, load_consumer_state
 from spark_queue.stores.types import queue_note_key

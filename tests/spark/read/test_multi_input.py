@@ -15,7 +15,9 @@ from pyspark.sql.types import LongType, MapType, StringType, StructField, Struct
 from spark_queue.errors import CheckpointError, SchemaError
 from spark_queue.messages.schema import MESSAGES
 from spark_queue.spark.read.fetch import FetchRange, align_batches
-from spark_queue.spark.read.multi_input import MultiInputOffset, MultiInputPlanner, input_offsets, split_batch
+from spark_queue.spark.read.multi_input import MultiInputPlanner
+from spark_queue.spark.read.offsets import MultiInputOffset, input_offsets
+from spark_queue.spark.read.split import split_batch
 from spark_queue.spark.schema import (
     PUSH_COLUMN_TYPES,
     batch_converter,

@@ -9,19 +9,14 @@ from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
-from spark_queue import Buckets, Queue, open_store
-from spark_queue.messages.message import pushes
+from spark_queue import Queue, open_store
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.spark.read import memory_limit, reserver
+from spark_queue.spark.read import reserver
 from spark_queue.spark.read.batch_size import FIRST_ROWS, MAX_ROWS
 from spark_queue.spark.read.consumer import Consumer
 from spark_queue.spark.read.fair_share import COUNT_INTERVAL
-from spark_queue.spark.read.limits import ALL_ROWS
-from spark_queue.spark.read.log_reader import LogReader
-from spark_queue.spark.read.memory_limit import MemoryLimit
 from spark_queue.spark.read.multi_input import MultiInputPlanner
 from spark_queue.spark.read.pacing import UNSEEN_TRIGGER, Pacer, Trigger
 from tests.spark.drive import Query, source
@@ -218,40 +213,6 @@ def test_several_inputs_keep_the_size(sqlite_url, name):
         stream.stop()
 
 
-@pytest.mark.every_store
-@pytest.mark.parametrize("layout", ["single", "bucket"])
-def test_a_batch_is_limited_by_the_bytes_of_the_messages_before(any_url, name, layout, monkeypatch):
-    monkeypatch.setattr(memory_limit, "PARTITION_BYTES", 1 << 20)
-    with open_store(any_url) as store:
-        if layout == "bucket":
-            if "buckets" in store.unsupported:
-                return
-            store.layout = Buckets(5)
-        for _ in range(12):
-            store.push(name, pushes([b"x" * 50_000] * 5))
-    one = Consumer(QueueOptions.parse({"url": any_url, "queue": name, "numPartitions": "1"}, "stream"))
-    try:
-        first = take(one, one.initial, 10)
-        second = take(one, first, FIRST_ROWS)
-        assert sum(first["rows"]) == 10 and 15 <= sum(second["rows"]) <= 21, "1 MB of messages of 50 kB"
-        assert sum(take(one, second, ALL_ROWS)["rows"]) >= 29, "Trigger.Once wants all of them"
-    finally:
-        one.close()
-
-
-def test_a_log_is_limited_by_the_bytes_of_its_messages(any_url, name, monkeypatch):
-    monkeypatch.setattr(memory_limit, "PARTITION_BYTES", 1 << 20)
-    fill(any_url, name, 60, "x" * 50_000)
-    options = QueueOptions.parse({"url": any_url, "queue": name, "mode": "log", "numPartitions": "1"}, "stream")
-    reader = LogReader(options)
-    try:
-        end = reader.next(reader.initial, FIRST_ROWS)
-        assert 15 <= reader.rows(reader.initial, end) <= 21
-        assert reader.rows(reader.initial, reader.next(reader.initial, ALL_ROWS)) == 60
-    finally:
-        reader.close()
-
-
 # --- beside other consumers -----------------------------------------------------------------------
 
 
@@ -377,17 +338,3 @@ def test_a_query_of_a_trickle_stops_guessing(any_url, name, consumer):
         fill(any_url, name, 10)
         end = take(one, end, FIRST_ROWS, prefetch=FIRST_ROWS)
     assert one.max_rows == MAX_ROWS
-
-
-def test_the_limit_follows_messages_that_grow(monkeypatch):
-    now = iter(range(0, 100, 2))
-    monkeypatch.setattr(memory_limit, "time", SimpleNamespace(monotonic=lambda: float(next(now))))
-    limit = MemoryLimit(partitions=2)
-    limit.update(lambda _: iter(()))
-    assert limit.rows == MAX_ROWS, "nothing is known"
-    rows = []
-    for size in (100, 1_000_000, 1_000_000, 1_000_000, 1_000_000):
-        batch = pa.record_batch({"payload": ["x" * size] * 4})
-        limit.update(lambda _, batch=batch: iter([batch]))  # type: ignore[misc]
-        rows.append(limit.rows)
-    assert rows[0] == MAX_ROWS and rows == sorted(rows, reverse=True) and rows[-1] < 160

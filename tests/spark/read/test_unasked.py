@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
 
 import pytest
@@ -85,7 +86,7 @@ def short(monkeypatch):
 
 
 def test_a_reader_waits_until_that_of_another_query_is_asked(tmp_path):
-    one, two = (UnaskedReader(parsed("a"), tmp_path / "marks") for _ in range(2))
+    one, two = (UnaskedReader(parsed("a"), [tmp_path]) for _ in range(2))
     done = threading.Event()
     waiting = threading.Thread(target=lambda: (one.check(), done.set()))
     waiting.start()
@@ -94,12 +95,12 @@ def test_a_reader_waits_until_that_of_another_query_is_asked(tmp_path):
     assert done.wait(5)
     waiting.join()
     one.check()
-    assert list((tmp_path / "marks").iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_of_two_readers_of_one_query_the_first_is_refused(tmp_path, short):
     """The second is never asked, as long as the first one does not answer."""
-    one, two = (UnaskedReader(parsed("a"), tmp_path / "marks") for _ in range(2))
+    one, two = (UnaskedReader(parsed("a"), [tmp_path]) for _ in range(2))
     with pytest.raises(UsageError, match="queue 'a' twice") as raised:
         one.check()
     assert raised.value.facts == {"queues": ["a"]}
@@ -112,17 +113,17 @@ def test_of_two_readers_of_one_query_the_first_is_refused(tmp_path, short):
     ids=lambda one: next(iter(one)),
 )
 def test_other_queues_and_consumers_do_not_count(tmp_path, short, other):
-    two = UnaskedReader(parsed("a", **other), tmp_path / "marks")
-    UnaskedReader(parsed("a"), tmp_path / "marks").check()
+    two = UnaskedReader(parsed("a", **other), [tmp_path])
+    UnaskedReader(parsed("a"), [tmp_path]).check()
     two.end()
 
 
 @pytest.mark.parametrize(("mode", "refused"), [("queue", True), ("log", False)])
 def test_each_queue_of_several_inputs_counts_and_logs_do_not(tmp_path, short, mode, refused):
     inputs = f'{{"x": {{"queue": "a", "mode": "{mode}"}}, "y": {{"queue": "b"}}}}'
-    two = UnaskedReader(parsed("a"), tmp_path / "marks")
+    two = UnaskedReader(parsed("a"), [tmp_path])
     raw = {"url": "sqlite:///unused.db", "inputs": inputs}
-    one = UnaskedReader(QueueOptions.parse(raw, "stream", "snapshot"), tmp_path / "marks")
+    one = UnaskedReader(QueueOptions.parse(raw, "stream", "snapshot"), [tmp_path])
     if refused:
         with pytest.raises(UsageError, match="queue 'a' twice"):
             one.check()
@@ -132,22 +133,58 @@ def test_each_queue_of_several_inputs_counts_and_logs_do_not(tmp_path, short, mo
 
 
 def test_a_reader_that_has_died_does_not_count(tmp_path, short):
-    dead = UnaskedReader(parsed("a"), tmp_path / "marks")
+    dead = UnaskedReader(parsed("a"), [tmp_path])
     for mark in dead._marks.values():
         mark.close()  # as the end of its process does
-    UnaskedReader(parsed("a"), tmp_path / "marks").check()
-    assert list((tmp_path / "marks").iterdir()) == []
+    UnaskedReader(parsed("a"), [tmp_path]).check()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_mark_holds_no_password(tmp_path):
     options = {"url": "redis://user:secret@host/0", "queue": "a"}
-    one = UnaskedReader(QueueOptions.parse(options, "stream", "snapshot"), tmp_path / "marks")
-    (mark,) = (tmp_path / "marks").iterdir()
+    one = UnaskedReader(QueueOptions.parse(options, "stream", "snapshot"), [tmp_path])
+    (mark,) = tmp_path.iterdir()
     assert "secret" not in mark.name and mark.read_bytes() == b""
     one.end()
 
 
-@pytest.mark.parametrize("folders", ["", "/proc/none,/tmp"])
-def test_without_a_folder_nothing_is_marked(monkeypatch, folders):
-    monkeypatch.setattr("os.environ", {"SPARK_LOCAL_DIRS": folders})
-    assert UnaskedReader.create(parsed("a")) is None
+@pytest.mark.parametrize("local", [None, "", "/proc/none", "/proc/none,{other}", "/dev/null,/proc"])
+def test_a_local_folder_that_cannot_be_written_does_not_matter(monkeypatch, tmp_path, short, local):
+    """Another one of Spark, or the temporary folder, takes its place."""
+    for name in ("temporary", "other"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    monkeypatch.delenv("SPARK_LOCAL_DIRS", raising=False)
+    if local is not None:
+        monkeypatch.setenv("SPARK_LOCAL_DIRS", local.format(other=tmp_path / "other"))
+    one, two = (UnaskedReader.create(parsed("a")) for _ in range(2))
+    with pytest.raises(UsageError, match="queue 'a' twice"):
+        one.check()
+    two.end()
+    assert not [one for one in tmp_path.rglob("*") if one.is_file()]
+
+
+def test_readers_of_other_programs_do_not_count(monkeypatch, tmp_path, short):
+    """They share the temporary folder."""
+    two = UnaskedReader(parsed("a"), [tmp_path])
+    monkeypatch.setattr("spark_queue.spark.read.unasked.os.getppid", lambda: 1)
+    UnaskedReader(parsed("a"), [tmp_path]).check()
+    two.end()
+
+
+def test_marks_of_dead_readers_are_removed_by_others(monkeypatch, tmp_path):
+    for number in range(3):
+        dead = UnaskedReader(parsed(f"dead{number}"), [tmp_path])
+        for mark in dead._marks.values():
+            mark.close()
+    one = UnaskedReader(parsed("a"), [tmp_path])
+    assert len([*tmp_path.iterdir()]) == 1
+    one.end()
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_without_any_folder_a_query_is_refused(monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", "/proc/temporary")
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", "/proc/none")
+    with pytest.raises(UsageError, match=r"no file can be created in /proc/none, /proc/temporary.*spark.local.dir"):
+        UnaskedReader.create(parsed("a"))

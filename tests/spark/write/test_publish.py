@@ -636,7 +636,7 @@ def test_a_ledger_that_is_lost_is_not_taken_for_a_database_that_joins(urls, out,
         with open_store(lost) as store:
             note = store.note(f"ledger/{sink}")
         forget_ledger(lost, sink)
-        with pytest.raises(CheckpointError, match="there is no ledger"):
+        with pytest.raises(CheckpointError, match="it has no ledger"):
             either(True, urls, out, sink, 2, at([2], "here"))
         with open_store(lost) as store:
             assert note is not None and store.set_note(f"ledger/{sink}", note.value, 0)

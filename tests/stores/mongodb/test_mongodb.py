@@ -286,9 +286,9 @@ def test_what_bson_can_just_hold_is_kept(store, queue):
 
 
 def test_headers_that_bson_cannot_hold_are_refused(store, queue):
-    with pytest.raises(MessageError, match="MongoDB cannot keep it"):
+    with pytest.raises(MessageError, match="has the character NUL"):
         store.push(queue, pushes(["a"], headers={"a\0b": "c"}))
-    with pytest.raises(MessageError, match="larger than"):
+    with pytest.raises(MessageError, match="have 17,825,793 bytes"):
         store.push(queue, pushes(["a"], headers={"a": "c" * (17 << 20)}))
 
 
@@ -540,18 +540,19 @@ def test_a_published_message_is_no_other_than_a_pushed_one(anywhere, name, raw):
 
 
 def test_what_bson_can_just_hold_can_be_staged(anywhere, name):
-    def batch(header):
-        payloads = ["small", "x" * anywhere.max_payload, "y" * (9 << 20)]
-        return pushes(payloads, ids=["a", "i" * 200, "b"], headers=[{}, {"h": header}, {}])
+    def batch(size):
+        payloads = ["small", {"list": [0] * 10_000, "text": "x" * size}, "y" * (9 << 20)]
+        return pushes(payloads, ids=["a", "i" * 200, "b"], headers=[{}, {"h": "v" * 8_000}, {}])
 
     queue, stage = f"{name}{'q' * 180}", f"{name}/{'s' * 1000}"
-    room = MAX_DOCUMENT_BYTES - len(bson.encode(to_documents(batch(""), 0)[0][1]))
+    room = MAX_DOCUMENT_BYTES - len(bson.encode(to_documents(batch(0), 0)[0][1]))
     with pytest.raises(MessageError, match="larger than"):
-        anywhere.stage(queue, stage, batch("h" * (room + 1)))
-    assert anywhere.stage(queue, stage, batch("h" * room)) == 3
+        anywhere.stage(queue, stage, batch(room + 1))
+    assert anywhere.stage(queue, stage, batch(room)) == 3
     assert anywhere.staged(stage) == [Staged(stage, queue, 3)]
     assert anywhere.publish([stage]) == 3
-    assert {len(one.payload) for one in messages_of(anywhere.peek(queue))} == {5, anywhere.max_payload, 9 << 20}
+    published = {one.id: one.payload for one in messages_of(anywhere.peek(queue))}
+    assert (published["a"], len(published["i" * 200]["text"]), len(published["b"])) == ("small", room, 9 << 20)
     anywhere.drop(queue)
 
 
@@ -1514,6 +1515,7 @@ class TestOnAStandaloneServer(StoreContract):
 
     test_any_json_document_survives_failures = None  # type: ignore[assignment]  # hypothesis runs it in one class only
     test_a_million_scheduled_messages_do_not_slow_the_ready_ones = None  # type: ignore[assignment]
+    test_a_bucket_counts_what_its_messages_take_and_is_split = None  # type: ignore[assignment]  # it needs transactions
 
     @pytest.fixture
     def url(self, standalone):

@@ -17,6 +17,7 @@ from redis.connection import AbstractConnection
 from redis.crc import key_slot
 
 from spark_queue.errors import AccessDenied, MessageError, OptionError, StoreError, StoreUnavailable
+from spark_queue.messages.buckets import ClaimLimit
 from spark_queue.messages.message import messages, pushes
 from spark_queue.messages.schema import PUSHES
 from spark_queue.options.masking import mask
@@ -365,7 +366,7 @@ def test_a_renewal_that_was_cut_short_is_ended_by_the_next(store, raw, queue, sm
 def test_each_end_of_a_renewal_that_was_cut_short_comes_in_its_time(store, queue, small_steps, first, second):
     store.push(queue, pushes(list(range(10))))
     store.reserve(queue, "c/1", 10, lease=MINUTE)
-    store.renew(queue, "c/1", first)
+    store._renew(queue, "c/1", first)
     begin_to_renew(store, queue, "c/1/0", second)
     over = 7 if first == OVER else 3
     assert store.reserve(queue, "d/1", 99) == [over]
@@ -856,7 +857,7 @@ def test_a_retag_that_is_cut_off_anywhere_is_completed_by_the_next(
 def test_a_tag_of_the_tree_itself_may_get_what_the_tree_holds(store, raw, queue, small_steps):
     store.push(queue, pushes(list(range(12))))
     for partition in range(3):
-        store._claim(queue, f"c/1/{partition}", 4, 4, MINUTE, redis_store.NO_END)
+        store._claim(queue, f"c/1/{partition}", ClaimLimit(4, 4), MINUTE, redis_store.NO_END)
     assert store.transfer(queue, "c/1", "c/1/1", lease=2 * MINUTE) == 8
     assert held_by(raw, queue) == {"c/1/1": 12}
     assert store.transfer(queue, "c/1", "c/1/1", lease=2 * MINUTE) == 0

@@ -13,13 +13,14 @@ from spark_queue.messages.message import pushes
 from spark_queue.options.parsers import DAY
 from spark_queue.stores.services import ageing
 from spark_queue.stores.services.ageing import FIRST_RELEASE, LAST_SWEEP_NOTE, SWEEPS, YEAR, remove_old_notes
-from spark_queue.stores.services.dead_letters import add_settled, set_history
+from spark_queue.stores.services.dead_letters import add_settled, note_settings
 from spark_queue.stores.services.ledger import LEDGER_PREFIX, Writer, ledger_of
 from spark_queue.stores.services.owner import Batch
 from spark_queue.stores.services.ownership import Ownership
 from spark_queue.stores.services.poison import note_failure
 from spark_queue.stores.services.publishing import Publisher
 from spark_queue.stores.services.query_binding import QueryBinding, bind
+from spark_queue.stores.services.reading import Reading
 from spark_queue.stores.types import queue_note_key
 
 pytestmark = pytest.mark.every_store
@@ -70,9 +71,12 @@ def left(store, queue):
 
 def test_what_a_consumer_left_goes_after_a_year_and_no_sooner(store, name):
     run(store, name, "etl/1", "query1")
-    set_history(store, name, "etl", 1000)
+    note_settings(store, name, "etl", 1000, None)
     add_settled(store, name, "etl", 3)
-    everything = ["consumer/etl/1", "history/etl", "query/query1/", "settled/etl"]
+    for note in (Reading(name, "etl/1", Batch(1, 1), 1).note_plan, Reading(name, "etl/1", Batch(1, 1)).note_taken):
+        note(store, 3)
+    reading = ["reading/etl/1/plan", "reading/etl/1/spark"]
+    everything = ["consumer/etl/1", "history/etl", "query/query1/", *reading, "settled/etl"]
     assert left(store, name) == everything
     age(store, YEAR - DAY, queue_note_key(name))
     sweep(store)
@@ -87,7 +91,7 @@ def test_what_a_consumer_left_goes_after_a_year_and_no_sooner(store, name):
 def test_a_query_that_lives_keeps_the_notes_that_it_wrote_once(store, name):
     owner = run(store, name, "etl/2", "query2")
     run(store, name, "etl/1", "query1")
-    set_history(store, name, "etl", 1000)
+    note_settings(store, name, "etl", 1000, None)
     age(store, YEAR + DAY, queue_note_key(name))
     owner.renew()
     sweep(store)

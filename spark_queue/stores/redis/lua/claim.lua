@@ -1,11 +1,17 @@
 -- Reserve the next ready messages under a tag, CHUNK at a time.
 -- ARGV: tag, limit, target (the number of messages that is enough), lease (ms; '' never ends),
--- latest due time (ms), number of messages that earlier calls reserved.
--- Return {messages reserved by all calls, state, id}. The state is 'more' (call again), 'done',
--- 'held' (the tag already holds messages) or 'large' (the bucket `id` exceeds the limit).
+-- latest due time (ms), number of messages that earlier calls reserved, most bytes ('': any number),
+-- number of bytes that earlier calls reserved, 1 if the first record may exceed the bytes, else 0.
+-- Return {messages reserved by all calls, state, bytes reserved by all calls, id}. The states:
+-- * 'more': call again.
+-- * 'done'.
+-- * 'held': the tag already holds messages.
+-- * 'large': the bucket `id` exceeds the limit.
+-- * 'full': the next record exceeds the bytes. It is the bucket `id`, if that is the first.
 
 local tag, limit, target, lease = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local last_due, taken = tonumber(ARGV[5]), tonumber(ARGV[6])
+local max_bytes, bytes, first_fits = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9] == '1'
 local now = now_ms()
 allow_when_full()
 
@@ -14,7 +20,7 @@ while is_first do
   local found, all = read_held(tag, '', RUN)
   local kept = check_held(found)
   if #kept.ids > 0 then
-    return { 0, 'held' }
+    return { 0, 'held', 0 }
   end
   remove_from_held(found) -- keuss took these messages after the lease had ended
   if all then
@@ -22,7 +28,7 @@ while is_first do
   end
 end
 if not sweep_expired_leases(now) then
-  return { taken, 'more' }
+  return { taken, 'more', bytes }
 end
 
 local lease_end
@@ -31,7 +37,7 @@ if is_first then
 else
   lease_end = redis.call('ZSCORE', LEASES, tag) -- a renewal may have changed it between two calls
   if not lease_end then
-    return { 0, 'done' } -- the lease ended between two calls
+    return { 0, 'done', 0 } -- the lease ended between two calls
   end
 end
 
@@ -64,9 +70,20 @@ local function rename_odd_ids(ids)
   return any
 end
 
-local free, scores, more
+-- Return whether a record fits, and add its bytes if it does. The first one of all calls may be larger.
+-- A bucket with several messages can be split instead.
+local function fits(id, size)
+  size = bytes_of(id, size)
+  if bytes + size > max_bytes and (bytes > 0 or not first_fits or rows_of(id) > 1) then
+    return false
+  end
+  bytes = bytes + size
+  return true
+end
+
+local free, scores, more, full
 if lists then
-  free, scores, more = lists.claim(tag, step, tonumber(latest), now)
+  free, scores, more, full = lists.claim(tag, step, tonumber(latest), now, max_bytes and fits)
 else
   repeat
     free = redis.call('ZRANGEBYSCORE', INDEX, '-inf', latest, 'LIMIT', 0, step)
@@ -74,7 +91,7 @@ else
   scores, more = {}, #free == CHUNK
 end
 if #free == 0 then
-  return { taken, 'done' }
+  return { taken, full and 'full' or 'done', bytes }
 end
 local score = scores[1] or redis.call('ZSCORE', INDEX, free[1])
 if scores[#free] == score then
@@ -104,6 +121,12 @@ end
 local first_mixed = 1
 if not scores[1] and redis.call('EXISTS', BUCKETS) == 0 then -- all have one due time, and none is a bucket
   local n = min(#free, target - taken, limit - taken)
+  for i = 1, max_bytes and not lists and n or 0 do
+    if not fits(free[i], redis.call('HSTRLEN', HASH, free[i])) then
+      n, full = i - 1, true
+      break
+    end
+  end
   for i = 1, n do
     index[2 * i - 1], index[2 * i] = lease_end, free[i]
   end
@@ -123,6 +146,10 @@ for i = first_mixed, #free do
     large = id
     break
   end
+  if max_bytes and not lists and not fits(id, redis.call('HSTRLEN', HASH, id)) then
+    full, large = true, taken == 0 and rows > 1 and id
+    break
+  end
   taken = taken + rows
   score = scores[i] or score
   if score ~= run_score or i - run_start >= RUN then
@@ -137,7 +164,7 @@ if #index > 0 then
   redis.call('ZADD', LEASES, lease_end, tag)
 end
 call_many('ZADD', INDEX, index)
-if large then
-  return { taken, 'large', large }
+if full or large then
+  return { taken, full and 'full' or 'large', bytes, large or nil }
 end
-return { taken, (taken < target and more) and 'more' or 'done' }
+return { taken, (taken < target and more) and 'more' or 'done', bytes }

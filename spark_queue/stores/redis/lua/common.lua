@@ -38,6 +38,7 @@
 -- * RUN: most messages of one run.
 -- * BYTES: after this many bytes of documents, a call reads no more of them.
 -- * NEVER: the end of a lease that does not end.
+-- * BUCKET_BYTES: most bytes of messages in a bucket.
 
 -- A record is a message or a bucket of many messages; its id says which. Scripts treat both alike,
 -- and count messages.
@@ -48,6 +49,7 @@ local INDEX, HASH, HELD, LEASES, HISTORY, PROCESSED, BUCKETS = unpack(KEYS, 1, 7
 local MAX_ARGUMENTS = 4000 -- most arguments of one command: unpack() takes less than 8000
 local LATE_CALL_MS = 600000 -- ms after which a call that its client has abandoned no longer arrives
 local BUCKET_MARK = 127 -- the first byte of each bucket's id, and of no message's id
+local WINDOW = 4096 -- a document that is longer is not walked through, but read from its ends
 local LEASE_COST = 20 -- what the sweep of a lease costs besides its messages, as a number of messages
 local find, sub, format, byte, gmatch, concat =
   string.find, string.sub, string.format, string.byte, string.gmatch, table.concat
@@ -125,6 +127,16 @@ end
 local function rows_of(id)
   local rows = byte(id) == BUCKET_MARK and tonumber(string.match(id, '\127(%d%d?%d?%d?%d?%d?)\127[^\127]*$'))
   return rows and rows >= 1 and rows or 1
+end
+
+-- Return the bytes of a record's messages in memory. `stored`: those of its document.
+-- messages/buckets.py explains a bucket without that number in its id.
+local function bytes_of(id, stored)
+  if byte(id) ~= BUCKET_MARK then
+    return stored
+  end
+  local size = string.match(id, '%+(%d+)$')
+  return size and #size <= 12 and tonumber(size) or max(stored, BUCKET_BYTES)
 end
 
 -- Return those of these ids that are buckets.
@@ -261,8 +273,33 @@ local function value_end(text, at)
   return at - 1
 end
 
+-- Add the spans of the last fields of a JSON object to `spans`, if these are scalars, texts without
+-- a backslash, or the headers. Return where the value before them ends. None of these is within
+-- another value. Texts have no `,"` inside. Only the object itself ends after its last field.
+local function field_spans_from_end(text, spans)
+  local window = sub(text, -WINDOW, -2)
+  local offset = #text - 1 - #window
+  while true do
+    local at, name, value = string.match(window, '^.*(),"([%a_]+)":()[^"{}%[%],:%s]+$')
+    if not at then
+      at, name, value = string.match(window, '^.*(),"([%a_]+)":()"[^"\\]*"$')
+    end
+    if not at then
+      at, name, value = string.match(window, '^.*(),"(hdrs)":(){')
+      local ok, last = pcall(value_end, window, value or 1)
+      at = ok and last == #window and at
+    end
+    if not at then
+      return offset + #window
+    end
+    spans[name] = spans[name] or { offset + value, offset + #window }
+    window = sub(window, 1, at - 1)
+  end
+end
+
 -- Return where the values of a JSON object's own fields are: name -> {first, last}. Raise an error
--- if the text is not JSON.
+-- if the text is not JSON. To walk through a payload takes 0.1 s per MB. So a long document is read
+-- from both ends, if its tries and headers are there.
 local function field_spans(text)
   local spans = {}
   local _, at = find(text, '^%s*{')
@@ -273,8 +310,20 @@ local function field_spans(text)
     end
     local closing = string_end(text, quote)
     local _, colon = find(text, '^%s*:%s*', closing + 1)
+    local name = sub(text, quote + 1, closing - 1)
+    if name == 'payload' and #text - colon > WINDOW and sub(text, -1) == '}' then
+      local all = {}
+      for known, span in pairs(spans) do
+        all[known] = span
+      end
+      local last = field_spans_from_end(text, all)
+      if all.tries and all.hdrs and last > colon then
+        all.payload = { colon + 1, last }
+        return all
+      end
+    end
     at = value_end(text, colon + 1)
-    spans[sub(text, quote + 1, closing - 1)] = { colon + 1, at }
+    spans[name] = { colon + 1, at }
   end
 end
 
@@ -282,28 +331,82 @@ local function field_text(text, spans, name)
   return spans[name] and sub(text, unpack(spans[name]))
 end
 
-local function set_field(text, name, json)
-  local spans = field_spans(text)
-  if spans[name] then
-    return sub(text, 1, spans[name][1] - 1) .. json .. sub(text, spans[name][2] + 1)
+-- Return a JSON object with other values (JSON text, by name). It is copied once, however many they
+-- are.
+local function set_fields(text, spans, values)
+  local changed, added = {}, {}
+  for name, json in pairs(values) do
+    if spans[name] then
+      changed[#changed + 1] = { spans[name][1], spans[name][2], json }
+    else
+      added[#added + 1] = '"' .. name .. '":' .. json
+    end
   end
-  return string.match(text, '^(.*)}') .. (next(spans) and ',"' or '"') .. name .. '":' .. json .. '}'
+  table.sort(changed, function(one, other)
+    return one[1] < other[1]
+  end)
+  local parts, at = {}, 1
+  for _, one in ipairs(changed) do
+    parts[#parts + 1] = sub(text, at, one[1] - 1)
+    parts[#parts + 1] = one[3]
+    at = one[2] + 1
+  end
+  local rest = sub(text, at)
+  if #added > 0 then
+    rest = string.match(rest, '^(.*)}') .. (next(spans) and ',' or '') .. concat(added, ',') .. '}'
+  end
+  parts[#parts + 1] = rest
+  return concat(parts)
+end
+
+local function set_field(text, name, json)
+  return set_fields(text, field_spans(text), { [name] = json })
+end
+
+-- The fields after the payload, as we write them.
+local TAIL = ',"tries":(%d+),"hdrs":({.*}),"mature":(%d+)([^{}]*})$'
+
+-- Find the fields after the payload of a long document. Return where the payload ends, tries,
+-- headers, due time, and the rest. A pattern for the whole text would walk through all of it, and copy it.
+local function find_tail(document)
+  local size = WINDOW
+  repeat
+    local window = size < #document and sub(document, -size) or document
+    local before = window
+    for _ = 1, 2 do -- a header may have the name `tries`, too
+      local at = string.match(before, '^.*(),"tries":%d')
+      local tries, headers, due, tail = string.match(window, '^' .. TAIL, at or #window)
+      if tries then
+        return #document - #window + at - 1, tries, headers, due, tail
+      end
+      before = sub(window, 1, (at or 1) - 1)
+    end
+    size = size * 64
+  until #window == #document or size > 64 * WINDOW
 end
 
 -- Split a document into `tries`, `headers` (JSON text) and the rest. Return nil if it is not a
 -- document, or if its tries or headers have another type. The scripts leave such a document as it
 -- is, and its reader reports it as damaged.
 local function parse_document(document)
-  local head, tries, headers, tail =
-    string.match(document, '^({"_id":"[^"]*","payload":.*),"tries":(%d+),"hdrs":({.*}),"mature":%d+([^{}]*})$')
+  local head, last, tries, headers, due, tail
+  if #document <= WINDOW then
+    head, tries, headers, due, tail = string.match(document, '^({"_id":"[^"]*","payload":.*)' .. TAIL)
+    last = head
+  elseif find(document, '^{"_id":"[^"]*","payload":') then
+    head, tries, headers, due, tail = find_tail(document)
+    last = head and sub(document, head - 20, head)
+  end
   if
     head
     and (tail == '}' or tail == ',"type":"buffer"}')
     -- no JSON value ends like this: these are fields between payload and tries
-    and not (find(head, ':true$', -5) or find(head, ':false$', -6) or find(head, ',"type":"buffer"$', -16))
+    and not (find(last, ':true$', -5) or find(last, ':false$', -6) or find(last, ',"type":"buffer"$', -16))
     and (headers == '{}' or pcall(cjson.decode, headers))
   then
-    return { head = head, tries = tonumber(tries), headers = headers, tail = tail }
+    tries = tonumber(tries)
+    local before = { tries = tries, headers = headers, due = due }
+    return { document = document, head = head, tries = tries, headers = headers, tail = tail, before = before }
   end
   -- keuss has rewritten the document, and its fields may be in any order
   local ok, spans = pcall(field_spans, document)
@@ -317,6 +420,7 @@ local function parse_document(document)
   if count and math.abs(count) < 2147483647 and byte(headers_text) == 123 and pcall(cjson.decode, headers_text) then
     return {
       document = document,
+      spans = spans,
       tries = count,
       headers = headers_text,
       reserved = field_text(document, spans, 'reserved') == 'true',
@@ -327,13 +431,16 @@ end
 -- Return the document again, due at `due` and without keuss' mark `reserved`. keuss commits a
 -- marked document, no matter which client holds it.
 local function format_document(parts, due)
-  local tries = format('%d', parts.tries)
-  if parts.head then
-    return parts.head .. ',"tries":' .. tries .. ',"hdrs":' .. parts.headers .. ',"mature":' .. due .. parts.tail
+  local tries, head, before = format('%d', parts.tries), parts.head, parts.before
+  if head and parts.tries == before.tries and parts.headers == before.headers and due == before.due then
+    return parts.document -- a long one is not copied
   end
-  local document = set_field(set_field(parts.document, 'tries', tries), 'hdrs', parts.headers)
-  document = set_field(document, 'mature', due)
-  return parts.reserved and set_field(document, 'reserved', 'false') or document
+  if head then
+    head = type(head) == 'string' and head or sub(parts.document, 1, head)
+    return head .. ',"tries":' .. tries .. ',"hdrs":' .. parts.headers .. ',"mature":' .. due .. parts.tail
+  end
+  local values = { tries = tries, hdrs = parts.headers, mature = due, reserved = parts.reserved and 'false' or nil }
+  return set_fields(parts.document, parts.spans, values)
 end
 
 -- Return whether keuss has marked a document as reserved.

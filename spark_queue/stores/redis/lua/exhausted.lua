@@ -9,7 +9,10 @@ local found = read_documents(HASH, named.ids)
 
 -- Return the tries of a document. Parse it only if the payload may have such a field too.
 local function tries_of(document)
-  local _, at, tries = find(document, '"tries":(%d+)')
+  local _, at, tries
+  if #document <= WINDOW then
+    _, at, tries = find(document, '"tries":(%d+)')
+  end
   if at and not find(document, '"tries"', at, true) then
     return tonumber(tries)
   end

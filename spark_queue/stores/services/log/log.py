@@ -36,13 +36,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from spark_queue.errors import CheckpointError, plural
-from spark_queue.messages.schema import MAX_TIME_MS
+from spark_queue.messages.times import MAX_TIME_MS
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.log.log_notes import LogNotes
 from spark_queue.stores.services.log.sealing import PAUSE_CACHE_MS, Sealer
@@ -158,6 +158,27 @@ class Log:
         metadata = self._notes.load_or_create()
         start = self._resolve(metadata, start)
         return self._cut_ranges(metadata, start, end.position - start.position)
+
+    def count_fitting(self, ranges: Sequence[LogRange], max_bytes: int) -> tuple[int, int]:
+        """Return how many messages of ranges fit into `max_bytes`, in order, and their bytes.
+
+        At least one message, however large it is. No payload is read.
+        """
+        rows, size = 0, 0
+        for one in ranges:
+            first, last, at = one.start.row, one.start.row + one.rows, 0
+            for messages, record_bytes in self._store.sizes_of_reserved(self._queue, one.tag, last):
+                begin, at = at, at + messages
+                wanted = min(at, last) - max(begin, first)
+                if wanted <= 0:
+                    continue
+                fitting = min(wanted, (max_bytes - size) * messages // max(1, record_bytes))
+                taken = max(fitting, 0 if rows else 1)
+                rows, size = rows + taken, size + record_bytes * taken // messages
+                if taken < wanted:
+                    return rows, size
+            rows += max(0, last - max(at, first))  # messages that are gone: the fetch reports them
+        return rows, size
 
     def fetch(self, log_range: LogRange) -> Iterator[pa.RecordBatch]:
         """Yield the messages of a range in order, as MESSAGES batches.

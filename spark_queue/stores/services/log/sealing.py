@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from spark_queue.messages.columns import milliseconds
-from spark_queue.messages.schema import MAX_TIME_MS
+from spark_queue.messages.times import MAX_TIME_MS
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.log.log_notes import LogNotes
 from spark_queue.stores.services.log.segments import LOG_TAG, LogMetadata, Sealing, Segment

@@ -127,16 +127,22 @@ end
 -- Take up to `limit` messages that were due by `latest` from the list, the next ones first, about
 -- BYTES at most. Leave the others there. Return ids, documents, due times, and whether there may be
 -- more. `now` is the caller's: by a later clock, messages due now would be due after `latest`.
-local function pop_messages(limit, latest, now)
+-- `fits(id, bytes)`, if given: whether a message is taken; the first that is not ends the call, and
+-- the last value returned is true.
+local function pop_messages(limit, latest, now, fits)
   local list, bytes, seen, step = layout.own.list, 0, 0, 1
-  local ids, found, dues, later, seen_ids, more = {}, {}, {}, {}, {}, true
+  local ids, found, dues, later, seen_ids, more, full = {}, {}, {}, {}, {}, true, false
   while #ids < limit and bytes < BYTES and seen < CHUNK do
     step = min(step, limit - #ids)
     local elements = redis.call('RPOP', list, step) or {}
     for _, element in ipairs(elements) do
       seen = seen + 1
-      local id, document, due = layout.read_element(element, latest, now, seen, seen_ids)
-      if id and due > latest then
+      local id, document, due
+      if not full then
+        id, document, due = layout.read_element(element, latest, now, seen, seen_ids)
+      end
+      full = full or (id and due <= latest and fits and not fits(id, #document)) or false
+      if full or (id and due > latest) then
         later[#later + 1] = element
       elseif id then
         seen_ids[id] = true
@@ -144,7 +150,7 @@ local function pop_messages(limit, latest, now)
       end
       bytes = bytes + #(document or '')
     end
-    if #elements < step then
+    if full or #elements < step then
       more = false
       break
     end
@@ -155,15 +161,16 @@ local function pop_messages(limit, latest, now)
     back[#back + 1] = later[i]
   end
   call_many('RPUSH', list, back)
-  return ids, found, dues, more and #ids > 0
+  return ids, found, dues, more and #ids > 0, full
 end
 
 -- Take the next messages of the list for a tag, and write their documents to the hash. Return ids,
--- due times, and whether there may be more. A tag holds messages in the order of (due, id), and it
--- must get them in the order of the list. So the due time of some is a few ms later.
-lists.claim = function(tag, limit, latest, now)
+-- due times, whether there may be more, and whether one did not fit. A tag holds messages in the
+-- order of (due, id), and it must get them in the order of the list. So the due time of some is a few
+-- ms later.
+lists.claim = function(tag, limit, latest, now, fits)
   deliver_due(true)
-  local ids, found, dues, more = pop_messages(limit, latest, now)
+  local ids, found, dues, more, full = pop_messages(limit, latest, now, fits)
   local last_run = redis.call('ZREVRANGEBYLEX', HELD, '(' .. tag .. '\1', '[' .. tag .. '\0', 'LIMIT', 0, 1)[1]
   local last, moment = nil, 0
   if last_run then
@@ -185,7 +192,7 @@ lists.claim = function(tag, limit, latest, now)
   if #ids == 0 and redis.call('EXISTS', layout.own.list, INDEX) == 0 then
     layout.on_empty()
   end
-  return ids, dues, more
+  return ids, dues, more, full
 end
 
 -- Move up to CHUNK messages from the list to the index, where scripts can select them. Return

@@ -37,7 +37,7 @@ local function id_and_due(document)
     ok, text = pcall(cjson.decode, '[' .. (text or '') .. ']')
     id = ok and type(text[1]) == 'string' and text[1] or nil
   end
-  return id, id and tonumber(string.match(document, ',"mature":(%d+)[^{}]*}$'))
+  return id, id and tonumber(string.match(sub(document, -WINDOW), ',"mature":(%d+)[^{}]*}$'))
 end
 
 local id_prefix -- how the new ids of this call begin: as an ObjectId does
