@@ -232,8 +232,8 @@ class Model:
             del self.queue(queue)[item.id]
             if history:
                 self.history.setdefault(queue, {})[item.id] = True
-            told = {} if death is None else death | {"x-dl-tries": str(tries[item.id] + failed)}
-            self.push(to, [Item(item.id, item.payload, item.headers | told, 0, item.due)])
+            reasons = {} if death is None else death | {"x-dl-tries": str(tries[item.id] + failed)}
+            self.push(to, [Item(item.id, item.payload, item.headers | reasons, 0, item.due)])
         return len(found)
 
     def purge(self, queue: str, ids: Sequence[str] | None = None) -> int:

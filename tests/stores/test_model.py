@@ -152,8 +152,8 @@ class Machine(RuleBasedStateMachine):
 
         def items():
             return [
-                Item(id, payload, told, tries, self.after(delay or 0) if moment is None else ms(moment))
-                for id, payload, told, moment, delay in zip(ids, payloads, headers, moments, delays, strict=True)
+                Item(id, payload, own, tries, self.after(delay or 0) if moment is None else ms(moment))
+                for id, payload, own, moment, delay in zip(ids, payloads, headers, moments, delays, strict=True)
             ]
 
         return pushes(payloads, ids=ids, headers=headers, mature=moments, delay=delays, tries=tries), items
