@@ -75,6 +75,54 @@ BUGS: dict[str, Bug] = {
         "    if ms == float('inf'):",
         "tests/options/test_durations.py::test_a_duration_that_is_too_long_is_refused",
     ),
+    "a queue that is no queue ends the write": Bug(
+        "spark/write/targets.py",
+        "    except OptionError as error:\n",
+        "    except UnicodeError as error:\n",
+        "tests/spark/write/test_bad_rows.py::test_a_row_that_names_no_queue_is_one_bad_row",
+    ),
+    "an outcome that is none ends the write": Bug(
+        "spark/write/settle.py",
+        "        queue, wrong = self._queue, find_bad_rows(batch)\n",
+        "        queue, wrong = self._queue, {}\n",
+        "tests/spark/write/test_bad_rows.py::test_a_settle_that_names_no_message_or_outcome_is_one_bad_row",
+    ),
+    "a FLOAT has the digits of a DOUBLE": Bug(
+        "spark/json_texts.py",
+        "    texts = column.cast(pa.string())\n",
+        "    texts = column.cast(pa.float64()).cast(pa.string())\n",
+        "tests/spark/test_json_write.py::test_a_number_is_written_as_java_does",
+    ),
+    "a key is the text of Python": Bug(
+        "spark/json_write.py",
+        "            return _binary(column.cast(pa.string()))\n    return",
+        "            return _binary(pa.array([str(one) for one in column.to_pylist()]))\n    return",
+        "tests/spark/test_json_write.py::test_a_key_is_written_as_to_json_does",
+    ),
+    "timestamps of payloads are in UTC": Bug(
+        "spark/json_style.py",
+        'zone=zone_of(payload_zone(options) or "UTC").info',
+        'zone=zone_of("UTC").info',
+        "tests/spark/test_json_write.py::test_the_zone_of_the_option_comes_before_that_of_the_session",
+    ),
+    "a field of another type costs the payload": Bug(
+        "spark/typed/values.py",
+        "        except ValueError:\n            partly = True\n",
+        "        except ArithmeticError:\n            partly = True\n",
+        "tests/spark/test_typed_payloads.py::test_a_field_of_another_type_is_null_and_the_others_stay",
+    ),
+    "a time without a zone is in UTC": Bug(
+        "spark/payload_zone.py",
+        "    zone = time_zone_of(TaskContext.get()) or zone\n",
+        "    zone = None\n",
+        "tests/spark/test_typed_payloads.py::test_the_zone_is_that_of_the_option_else_of_the_session_else_of_the_driver",
+    ),
+    "a NULL that the schema does not know reaches Spark": Bug(
+        "spark/schema.py",
+        '            check_not_null(parsed, target.field(name), batch.column("id"))\n',
+        "",
+        "tests/spark/test_typed_payloads.py::test_a_null_where_the_schema_has_none_names_the_field_and_the_message",
+    ),
     "a queue is its own dead-letter queue": Bug(
         "options/queue_names.py",
         "    return queue not in (dead, dead_letter_queue(dead))\n",
@@ -135,6 +183,18 @@ BUGS: dict[str, Bug] = {
         "            if number < 0:\n",
         "tests/spark/write/test_publish.py::test_stages_of_dead_attempts_and_earlier_runs_are_swept",
         worlds=True,
+    ),
+    "a message at a cut is in two spans": Bug(
+        "stores/sqlite/sampling.py",
+        '("<", span.high)',
+        '("<=", span.high)',
+        f"{CONFORMANCE}test_spans_have_each_message_once",
+    ),
+    "a queue with buckets is cut": Bug(
+        "stores/sqlite/store.py",
+        '            if view == "messages" and db.execute(has_bucket',
+        '            if view == "history" and db.execute(has_bucket',
+        f"{CONFORMANCE}test_messages_of_a_record_that_may_be_split_are_in_one_span",
     ),
     "what was reserved ahead counts a try": Bug(
         "stores/sqlite/store.py",
@@ -399,6 +459,30 @@ BUGS: dict[str, Bug] = {
         "      holds = score and (score == first or score == second)\n",
         "      holds = score\n",
         "tests/stores/redis/test_redis.py::test_what_others_took_all_at_once_is_lost",
+    ),
+    "SQLite sorts by id": Bug(
+        "stores/sqlite/store.py",
+        'free = "FROM message WHERE queue = ? AND lease IS NULL AND mature <= ? ORDER BY mature, rowid LIMIT ?"',
+        'free = "FROM message WHERE queue = ? AND lease IS NULL AND mature <= ? ORDER BY mature, id LIMIT ?"',
+        CONFORMANCE + "test_messages_of_one_push_come_in_its_order",
+    ),
+    "MongoDB trusts all ids": Bug(
+        "stores/mongodb/places.py",
+        "        grow = _are_generated(ids)\n",
+        "        grow = True\n",
+        CONFORMANCE + "test_messages_of_one_push_come_in_its_order",
+    ),
+    "Redis sorts by id": Bug(
+        "stores/redis/scores.py",
+        "            parts += rows_of(last_id)\n",
+        "            pass\n",
+        CONFORMANCE + "test_messages_of_one_push_come_in_its_order",
+    ),
+    "a bucket that is split loses its place": Bug(
+        "stores/sqlite/store.py",
+        '            places = places_up_to(db, last_place, batch.column("id").to_pylist())\n',
+        "            places = None\n",
+        "tests/stores/sqlite/test_places.py::test_a_bucket_is_split_in_its_place",
     ),
     "limit off by one": Bug(
         "stores/sqlite/store.py",
@@ -1030,6 +1114,36 @@ BUGS: dict[str, Bug] = {
         "return max(store.now(), before + 1)",
         "return store.now()",
         "tests/spark/read/test_arrived.py::test_it_grows_though_the_clock_was_set_back",
+    ),
+    "a retry is a new push": Bug(
+        "stores/sqlite/store.py",
+        "SET lease = NULL, mature = coalesce(?, mature), tries",
+        "SET lease = NULL, mature = coalesce(?, mature), pushed = 5, tries",
+        CONFORMANCE + "test_a_rollback_keeps_it",
+    ),
+    "a message in the history forgets its push": Bug(
+        "stores/sqlite/store.py",
+        'COPIED_COLUMNS = "id, payload, kind, headers, mature, tries, pushed"',
+        'COPIED_COLUMNS = "id, payload, kind, headers, mature, tries"',
+        CONFORMANCE + "test_the_history_keeps_it",
+    ),
+    "a damaged record is pushed when it dies": Bug(
+        "stores/support/dead_lettering.py",
+        "batch = batch_of(rows, WRITTEN)",
+        "batch = batch_of(rows)",
+        "tests/stores/test_pushed.py::test_a_damaged_record_that_becomes_a_dead_letter_keeps_it",
+    ),
+    "what an older version staged is pushed in 1970": Bug(
+        "stores/sqlite/store.py",
+        "published[queue] += _insert(db, queue, _to_rows(batch, None))",
+        "published[queue] += _insert(db, queue, _to_rows(batch, 0))",
+        "tests/stores/test_pushed.py::test_messages_in_a_file_of_an_older_version_have_none",
+    ),
+    "a compaction has one push": Bug(
+        "messages/buckets.py",
+        'for name in ("mature", "pushed") if _differ',
+        'for name in ("mature",) if _differ',
+        "tests/messages/test_buckets.py::test_messages_of_different_pushes_keep_their_moments",
     ),
 }
 

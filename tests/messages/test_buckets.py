@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from spark_queue import Buckets, OptionError
 from spark_queue.messages.buckets import (
+    BUCKET_SCHEMA,
     MAX_BUCKET_BYTES,
     ClaimLimit,
     build_bucket,
@@ -23,6 +24,7 @@ from spark_queue.messages.buckets import (
     pack_buckets,
     rows_of,
     select_records,
+    unpack_bucket,
 )
 from spark_queue.messages.columns import with_due_time
 from spark_queue.messages.message import messages, pushes
@@ -77,7 +79,9 @@ def test_what_goes_in_comes_out_and_each_bucket_is_what_its_id_says(rows, size, 
         inside = opened(made.slice(row, 1))
         assert is_bucket(name)
         assert rows_of(name) == len(inside) <= size
-        assert [one.id for one in inside] == sorted(one.id for one in inside)
+        assert [one.id for one in inside] == sorted((one.id for one in inside), key=ids.index), (
+            "in the order of the rows"
+        )
         assert len({(one.mature, one.tries) for one in inside}) == 1
 
 
@@ -169,6 +173,28 @@ def test_messages_that_were_put_together_keep_when_each_was_due():
     assert [one.mature for one in opened(made)] == moments
     late = made.set_column(4, "mature", pa.array([START + timedelta(hours=1)], made.schema.field("mature").type))
     assert {one.mature for one in opened(late)} == {START + timedelta(hours=1)}, "it was given back"
+
+
+def of_pushes(moments):
+    """Messages that are due at the same moment, and were pushed at these; `None` if that is unknown."""
+    batch = with_due_time(pushes([*range(len(moments))], mature=START), 0)
+    place = batch.schema.get_field_index("pushed")
+    return batch.set_column(place, batch.schema.field(place), pa.array(moments, batch.schema.field(place).type))
+
+
+@pytest.mark.parametrize("moments", [[START, START + timedelta(seconds=1)], [START, None], [None, START]])
+def test_messages_of_different_pushes_keep_their_moments(moments):
+    made = build_bucket(of_pushes(moments), Buckets())
+    assert [one.pushed for one in opened(made)] == moments
+    assert made.column("pushed").to_pylist() == [None], "the bucket as a whole has none"
+    assert [one.pushed for one in opened(pack_buckets(of_pushes(moments), Buckets()))] == moments
+
+
+@pytest.mark.parametrize("moment", [START, None])
+def test_messages_of_one_push_share_its_moment_in_a_bucket_that_older_versions_read(moment):
+    made = build_bucket(of_pushes([moment] * 3), Buckets())
+    assert [one.pushed for one in opened(made)] == [moment] * 3
+    assert unpack_bucket(made.column("id")[0].as_py(), made.column("payload")[0].as_py()).schema == BUCKET_SCHEMA
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,8 @@ else
 end
 
 -- A score up to `now` is that of a free message: expired leases were swept, and others end later.
-local latest, step = digits(min(now, last_due)), min(target - taken, CHUNK)
+local last_moment, step = min(now, last_due), min(target - taken, CHUNK)
+local latest = due_by(last_moment)
 
 -- Return whether a run may be unable to contain one of these ids: it is empty, or has a NUL in it.
 -- To search all ids in one text takes a third of the time. The search begins after the head of that
@@ -83,7 +84,7 @@ end
 
 local free, scores, more, full
 if lists then
-  free, scores, more, full = lists.claim(tag, step, tonumber(latest), now, max_bytes and fits)
+  free, scores, more, full = lists.claim(tag, step, last_moment, now, max_bytes and fits)
 else
   repeat
     free = redis.call('ZRANGEBYSCORE', INDEX, '-inf', latest, 'LIMIT', 0, step)
@@ -108,7 +109,7 @@ local index, large, run_start, run_end, run_score = {}, nil, 1, 0, score
 -- Hold free[run_start] to free[run_end], which are due at `run_score`.
 local function close_run()
   if run_end >= run_start then
-    local start = tag .. '\0' .. format('%015d', max(0, tonumber(run_score))) .. '\0'
+    local start = tag .. '\0' .. run_place(tonumber(run_score))
     if is_first then
       redis.call('ZADD', HELD, 0, start .. concat(free, '\0', run_start, run_end))
     else

@@ -3,14 +3,18 @@
 --
 -- keuss' own keys (`redis-oq`), so that its programs can share the queue:
 -- * KEYS[1] `keuss:q:ordered_queue:index:<q>`, zset: id -> time (ms) from which a client may take
---   the message. It is the due time, or the end of the lease.
+--   the message. It is the due time, or the end of the lease. Redis sorts messages of one score by
+--   id. So a message is a PART of a ms later if its id does not put it after those before it.
 -- * KEYS[2] `keuss:q:ordered_queue:hash:<q>`, hash: id -> the document,
---   `{"_id","payload","tries","hdrs","mature"[,"type":"buffer"][,"reserved":bool]}`.
+--   `{"_id","payload","tries","hdrs","mature"[,"pushed"][,"type":"buffer"][,"reserved":bool]}`.
+--   `pushed` is ours.
 --
 -- Our own keys:
 -- * KEYS[3] `spark_queue:<q>:held`, zset: run -> 0. A run is `tag NUL due NUL id {NUL id}`:
---   messages of one tag with the same due time, in the order of their ids. `due` (ms) has 15
---   digits, and no two runs of a tag overlap. So the order of the text is that of (tag, due, id).
+--   messages of one tag with the same score, in the order of their ids. `due` (ms) has 15 digits.
+--   If the score was some parts of a ms later, `0xFF`, their number in 4 digits, and NUL follow. No
+--   two runs of a tag overlap, and no id begins with 0xFF. So the order of the text is that of
+--   (tag, score, id).
 -- * KEYS[4] `spark_queue:<q>:leases`, zset: tag -> time (ms) at which its lease ends. During a
 --   renewal also `tag NUL` -> the previous end.
 -- * KEYS[5] `spark_queue:<q>:history`, hash: id ->
@@ -39,6 +43,7 @@
 -- * BYTES: after this many bytes of documents, a call reads no more of them.
 -- * NEVER: the end of a lease that does not end.
 -- * BUCKET_BYTES: most bytes of messages in a bucket.
+-- * PARTS: into how many parts a ms is divided.
 
 -- A record is a message or a bucket of many messages; its id says which. Scripts treat both alike,
 -- and count messages.
@@ -50,6 +55,7 @@ local MAX_ARGUMENTS = 4000 -- most arguments of one command: unpack() takes less
 local LATE_CALL_MS = 600000 -- ms after which a call that its client has abandoned no longer arrives
 local BUCKET_MARK = 127 -- the first byte of each bucket's id, and of no message's id
 local WINDOW = 4096 -- a document that is longer is not walked through, but read from its ends
+local PART_MARK = 255 -- the byte before the number of parts in a run; UTF-8 does not have it
 local LEASE_COST = 20 -- what the sweep of a lease costs besides its messages, as a number of messages
 local find, sub, format, byte, gmatch, concat =
   string.find, string.sub, string.format, string.byte, string.gmatch, table.concat
@@ -186,11 +192,51 @@ local function count_extra_messages(latest)
   local rows = 0
   local found = redis.call('ZRANGE', BUCKETS, 0, -1)
   for i, score in ipairs(query_many('ZMSCORE', INDEX, found)) do
-    if score and tonumber(score) <= latest then
+    if score and floor(tonumber(score)) <= latest then
       rows = rows + rows_of(found[i]) - 1
     end
   end
   return rows
+end
+
+-- Return a time (ms), which may have parts, as a score.
+local function score_text(moment)
+  return format('%.17g', moment)
+end
+
+-- Return the end of a range of the index: the scores that are due by a time (ms).
+local function due_by(moment)
+  return '(' .. digits(moment + 1)
+end
+
+-- Return whether a text comes before another, byte by byte. Lua's own comparison depends on the
+-- language of the system.
+local function is_before(one, other)
+  for i = 1, min(#one, #other) do
+    local mine, theirs = byte(one, i), byte(other, i)
+    if mine ~= theirs then
+      return mine < theirs
+    end
+  end
+  return #one < #other
+end
+
+-- Return the first score (ms with parts) from `moment` on that puts an id after all messages of its
+-- ms in the index.
+local function next_score(index, moment, id)
+  while true do
+    local ms = floor(moment)
+    local last, score =
+      unpack(redis.call('ZREVRANGEBYSCORE', index, due_by(ms), digits(ms), 'WITHSCORES', 'LIMIT', 0, 1))
+    score = tonumber(score)
+    if not last or score < moment or (score == moment and is_before(last, id)) then
+      return moment
+    end
+    moment = is_before(last, id) and score or (floor(score * PARTS) + 1) / PARTS
+    if floor(moment) == ms then
+      return moment
+    end
+  end
 end
 
 -- Return the end (ms) of a lease that begins now. `lease`: ms, '' never ends.
@@ -200,17 +246,54 @@ end
 
 -- --- messages in ---------------------------------------------------------------------------------------------------
 
+-- Return where the last score of a group is that begins in rows[first]. Each score of a group is that
+-- of the row before, or one part more. `last`: where the last score of all rows is.
+local function group_end(rows, first, last)
+  local i, text = first, rows[first]
+  while i < last do
+    local next_text = rows[i + 2]
+    if next_text ~= text then
+      if (tonumber(next_text) - tonumber(text)) * PARTS ~= 1 then
+        return i
+      end
+      text = next_text
+    end
+    i = i + 2
+  end
+  return last
+end
+
+-- Raise the scores of a group by the same, so that it comes after all messages of its due time.
+local function place_after(index, rows, first, last)
+  local own = tonumber(rows[first])
+  local moment = next_score(index, own, rows[first + 1])
+  if moment ~= own then
+    for i = first, last, 2 do
+      rows[i] = score_text(tonumber(rows[i]) + moment - own)
+    end
+  end
+end
+
 -- Make the rows records of the queue, except for ids that it holds already. Return the number of
 -- new messages.
--- `rows`: the number of messages, then due, id, due, id, …, then id, document, id, document, …
--- `front`: in a layout with lists, put them before the messages in the list.
-local function push(rows, front)
+-- `rows`: the number of messages, then score, id, score, id, …, then id, document, id, document, …
+-- `front`: in a layout with lists, put them before the messages in the list. `placed`: their scores
+-- are final. Else they come after all messages of the same due time.
+local function push(rows, front, placed)
   if lists then
     return lists.push(rows, nil, front)
   end
   local n, added = (#rows - 1) / 4, 0
-  for i = 2, 2 * n + 1, MAX_ARGUMENTS do
-    added = added + redis.call('ZADD', INDEX, 'NX', unpack(rows, i, min(i + MAX_ARGUMENTS - 1, 2 * n + 1)))
+  local first = 2
+  while first <= 2 * n do
+    local last = group_end(rows, first, 2 * n)
+    if not placed then
+      place_after(INDEX, rows, first, last)
+    end
+    for i = first, last + 1, MAX_ARGUMENTS do
+      added = added + redis.call('ZADD', INDEX, 'NX', unpack(rows, i, min(i + MAX_ARGUMENTS - 1, last + 1)))
+    end
+    first = last + 2
   end
   -- Either all rows are buckets, perhaps of one message each, or none is.
   if added == n and tonumber(rows[1]) == n and byte(rows[2 * n + 2] or '') ~= BUCKET_MARK then
@@ -366,6 +449,11 @@ end
 -- The fields after the payload, as we write them.
 local TAIL = ',"tries":(%d+),"hdrs":({.*}),"mature":(%d+)([^{}]*})$'
 
+-- Return the end of a document, after `mature`, without the field `pushed`.
+local function end_of(tail)
+  return string.match(tail, '^,"pushed":%d+(.*)$') or tail
+end
+
 -- Find the fields after the payload of a long document. Return where the payload ends, tries,
 -- headers, due time, and the rest. A pattern for the whole text would walk through all of it, and copy it.
 local function find_tail(document)
@@ -399,7 +487,7 @@ local function parse_document(document)
   end
   if
     head
-    and (tail == '}' or tail == ',"type":"buffer"}')
+    and (end_of(tail) == '}' or end_of(tail) == ',"type":"buffer"}')
     -- no JSON value ends like this: these are fields between payload and tries
     and not (find(last, ':true$', -5) or find(last, ':false$', -6) or find(last, ',"type":"buffer"$', -16))
     and (headers == '{}' or pcall(cjson.decode, headers))
@@ -464,9 +552,23 @@ local function lease_ends(tag)
   return redis.call('ZSCORE', LEASES, tag), redis.call('ZSCORE', LEASES, tag .. '\0')
 end
 
+-- Return where the tag of a run ends, and where its ids begin.
+local function split_run(run)
+  local first = find(run, '\0', 1, true)
+  local has_parts = byte(run, first + 17) == PART_MARK and find(run, '^\255%d%d%d%d%z', first + 17)
+  return first - 1, first + (has_parts and 23 or 17)
+end
+
+-- Return the text of a score (ms with parts) in a run.
+local function run_place(score)
+  local ms = floor(max(0, score))
+  local part = floor((max(0, score) - ms) * PARTS)
+  return format('%015d', ms) .. '\0' .. (part > 0 and format('\255%04d', part) .. '\0' or '')
+end
+
 -- Return an empty list of messages, with the runs of `source`, if given. Its fields:
 -- * Of each message: `ids`, and `at`, the number of its run.
--- * Of each run: its text in `runs`, `tag NUL due NUL` in `starts`, its tag in `tags`, and its due
+-- * Of each run: its text in `runs`, all before its ids in `starts`, its tag in `tags`, and its due
 --   time in `dues` once due_of() has parsed it.
 local function new_messages(source)
   return source
@@ -476,11 +578,11 @@ end
 
 -- Add the messages of a run.
 local function add_run(messages, run)
-  local first = find(run, '\0', 1, true)
+  local tag_end, first = split_run(run)
   local r, ids, at = #messages.runs + 1, messages.ids, messages.at
-  messages.runs[r], messages.starts[r], messages.tags[r] = run, sub(run, 1, first + 16), sub(run, 1, first - 1)
+  messages.runs[r], messages.starts[r], messages.tags[r] = run, sub(run, 1, first - 1), sub(run, 1, tag_end)
   local n = #ids
-  for id in gmatch(sub(run, first + 17), '[^%z]+') do
+  for id in gmatch(sub(run, first), '[^%z]+') do
     n = n + 1
     ids[n], at[n] = id, r
   end
@@ -491,10 +593,18 @@ local function due_of(messages, i)
   local r = messages.at[i]
   local due = messages.dues[r]
   if not due then
-    due = digits(tonumber(sub(messages.starts[r], -16, -2)))
+    local tag_end = #messages.tags[r]
+    due = digits(tonumber(sub(messages.starts[r], tag_end + 2, tag_end + 16)))
     messages.dues[r] = due
   end
   return due
+end
+
+-- Return the score of message i in the index while it is free, as text.
+local function score_of(messages, i)
+  local r = messages.at[i]
+  local part = tonumber(sub(messages.starts[r], #messages.tags[r] + 19, -2))
+  return part and score_text(tonumber(due_of(messages, i)) + part / PARTS) or due_of(messages, i)
 end
 
 -- Return message i as a run of one message.
@@ -576,13 +686,13 @@ end
 -- contiguous in the index. Return nil for other runs. It does so for short runs too: check_held()
 -- checks many of them together.
 local function find_whole_run(run)
-  local first = find(run, '\0', 1, true) + 17
+  local tag_end, first = split_run(run)
   local stop, text = find(run, '\0', first, true), sub(run, first)
   if not stop or #text < 2 * RUN then
     return nil
   end
   local head, tail = sub(run, first, stop - 1), sub(run, 1 - find(string.reverse(run), '\0', 1, true))
-  local ids, _, rank = find_contiguous(sub(run, 1, first - 18), head, tail, RUN)
+  local ids, _, rank = find_contiguous(sub(run, 1, tag_end), head, tail, RUN)
   if ids and concat(ids, '\0') == text then
     return ids, rank
   end
@@ -650,18 +760,6 @@ local function check_held(messages)
   return kept, lost
 end
 
--- Return whether a text comes before another, byte by byte. Lua's own comparison depends on the
--- language of the system.
-local function is_before(one, other)
-  for i = 1, min(#one, #other) do
-    local mine, theirs = byte(one, i), byte(other, i)
-    if mine ~= theirs then
-      return mine < theirs
-    end
-  end
-  return #one < #other
-end
-
 -- Add a run of ids[first] to ids[last] to `held`. If it overlaps with other runs, split all of them
 -- into runs of one message.
 local function add_to_held(start, ids, first, last)
@@ -692,24 +790,38 @@ local function add_to_held(start, ids, first, last)
   end
 end
 
--- Return whether `held` has this run of one message. Split a longer run that contains it.
+-- Return a run of this one message, nil if there is none. Split a longer run that contains it. A
+-- caller may not know the parts of its score: then a run with any number of them is found.
 local function isolate_message(wanted)
   if redis.call('ZSCORE', HELD, wanted) then
-    return true
+    return wanted
   end
-  local start = sub(wanted, 1, find(wanted, '\0', 1, true) + 16)
-  local run = redis.call('ZREVRANGEBYLEX', HELD, '(' .. wanted .. '\1', '[' .. start, 'LIMIT', 0, 1)[1]
-  if not run or not find(run .. '\0', '\0' .. sub(wanted, #start + 1) .. '\0', #start, true) then
-    return false
+  local _, first = split_run(wanted)
+  local start, id = sub(wanted, 1, first - 1), sub(wanted, first)
+  local runs = redis.call('ZREVRANGEBYLEX', HELD, '(' .. wanted .. '\1', '[' .. start, 'LIMIT', 0, 1)
+  local found
+  for _, run in ipairs(runs) do
+    found = find(run .. '\0', '\0' .. id .. '\0', #start, true) and run
+  end
+  if not found and byte(start, -6) ~= PART_MARK then
+    for _, run in ipairs(redis.call('ZRANGEBYLEX', HELD, '[' .. start .. '\255', '(' .. start .. '\255\255')) do
+      found = found or (find(run .. '\0', '\0' .. id .. '\0', #start, true) and run)
+    end
+  end
+  if not found then
+    return nil
   end
   local messages, singles = new_messages(), {}
-  add_run(messages, run)
-  for i = 1, #messages.ids do
-    singles[2 * i - 1], singles[2 * i] = 0, single_run(messages, i)
+  add_run(messages, found)
+  wanted = messages.starts[1] .. id
+  if wanted ~= found then
+    for i = 1, #messages.ids do
+      singles[2 * i - 1], singles[2 * i] = 0, single_run(messages, i)
+    end
+    redis.call('ZREM', HELD, found)
+    call_many('ZADD', HELD, singles)
   end
-  redis.call('ZREM', HELD, run)
-  call_many('ZADD', HELD, singles)
-  return true
+  return wanted
 end
 
 -- Return the messages that a call is about: those of the runs in ARGV, from `first` on. Without
@@ -721,8 +833,9 @@ local function select_messages(tag, first)
     local named = { unpack(ARGV, first) }
     local present = query_many('ZMSCORE', HELD, named)
     for i, run in ipairs(named) do
-      if present[i] or byte(run) == 0 or isolate_message(run) then
-        add_run(messages, run)
+      local found = (present[i] or byte(run) == 0) and run or isolate_message(run)
+      if found then
+        add_run(messages, found)
       end
     end
     return messages, false
@@ -781,13 +894,16 @@ end
 local function make_free(kept, due, failed)
   local found = read_documents(HASH, kept.ids)
   local index, hash = {}, {}
+  local place = due and found[1] ~= nil and next_score(INDEX, tonumber(due), kept.ids[1])
   for i, document in ipairs(found) do
-    local moment = due or due_of(kept, i)
-    index[2 * i - 1], index[2 * i] = moment, kept.ids[i]
+    if place and i > 1 and kept.at[i] ~= kept.at[i - 1] and not is_before(kept.ids[i - 1], kept.ids[i]) then
+      place = place + 1 / PARTS -- within a run, the ids have the order
+    end
+    index[2 * i - 1], index[2 * i] = place and score_text(place) or score_of(kept, i), kept.ids[i]
     local parts = document and parse_document(document)
     if parts then
       parts.tries = parts.tries + failed
-      hash[#hash + 1], hash[#hash + 2] = kept.ids[i], format_document(parts, moment)
+      hash[#hash + 1], hash[#hash + 2] = kept.ids[i], format_document(parts, due or due_of(kept, i))
     end
   end
   call_many('ZADD', INDEX, index)

@@ -9,7 +9,16 @@ local kept = check_held(old)
 if #kept.ids < #ARGV - n - 2 then
   return 0
 end
-local replaced, seen = {}, {}
+-- The new ones take the place of the first old one. A bucket has as many parts of a ms as messages,
+-- if the ids of those after it do not put them there: its parts get them.
+local due, place = due_of(kept, 1), tonumber(score_of(kept, 1))
+local scores, replaced, seen = {}, {}, {}
+for i = 1, n, 3 do
+  if i > 1 and not is_before(ARGV[i - 1], ARGV[i + 2]) then
+    place = place + rows_of(ARGV[i - 1]) / PARTS
+  end
+  scores[i] = ARGV[i + 3] == due and place or tonumber(ARGV[i + 3])
+end
 for _, id in ipairs(kept.ids) do
   replaced[id] = true
 end
@@ -29,11 +38,11 @@ if tag == '' then
   for i = 1, n, 3 do
     local offset = 2 * (i - 1) / 3
     messages = messages + rows_of(rows[i])
-    push_rows[offset + 2], push_rows[offset + 3] = rows[i + 1], rows[i]
+    push_rows[offset + 2], push_rows[offset + 3] = score_text(scores[i]), rows[i]
     push_rows[2 * k + offset + 2], push_rows[2 * k + offset + 3] = rows[i], rows[i + 2]
   end
   push_rows[1] = messages
-  push(push_rows)
+  push(push_rows, false, true)
   return 1
 end
 local current, leaving = lease_ends(tag)
@@ -41,11 +50,11 @@ local lease_end = current or leaving -- during a renewal the new end: the renewa
 local index, hash, ids = {}, {}, {}
 call_many('ZREM', HELD, old.runs)
 for i = 1, n, 3 do
-  local id, due, document = rows[i], tonumber(rows[i + 1]), rows[i + 2]
+  local id, document = rows[i], rows[i + 2]
   ids[#ids + 1] = id
   index[#index + 1], index[#index + 2] = lease_end, id
   hash[#hash + 1], hash[#hash + 2] = id, document
-  add_to_held(tag .. '\0' .. format('%015d', due) .. '\0', ids, #ids, #ids)
+  add_to_held(tag .. '\0' .. run_place(scores[i]), ids, #ids, #ids)
 end
 call_many('HSET', HASH, hash)
 call_many('ZADD', INDEX, index)

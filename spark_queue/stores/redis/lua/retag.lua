@@ -15,7 +15,8 @@ if #kept.ids > 0 then
   end
   local index = {}
   for i, id in ipairs(kept.ids) do
-    add_to_held(to .. sub(kept.starts[kept.at[i]], -17), kept.ids, i, i)
+    local run = kept.at[i]
+    add_to_held(to .. sub(kept.starts[run], #kept.tags[run] + 1), kept.ids, i, i)
     index[2 * i - 1], index[2 * i] = lease_end, id
   end
   call_many('ZADD', INDEX, index)

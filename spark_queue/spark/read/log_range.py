@@ -1,0 +1,68 @@
+"""Find where a query or a batch read of a log starts and ends, by positions or by times.
+
+As in Kafka, a time stands for the first message that has this time or a later one. The time of a
+message is when it was due: its column `mature`.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from spark_queue.errors import CheckpointError
+from spark_queue.options.consistency import option_error
+from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.values import FROM_LATEST
+from spark_queue.stores.services.log.log import Log
+from spark_queue.stores.services.log.segments import LogPosition
+
+
+def starting_place(log: Log, options: QueueOptions) -> LogPosition:
+    """Return the place at which the options start to read the sealed messages of a log.
+
+    Raises `OptionError` if there is none, `CheckpointError` if its message was removed and
+    `failOnDataLoss` is set.
+    """
+    if (moment := options.starting_timestamp) is not None:
+        if (found := log.position_since(moment)) is not None:
+            return found
+        if options.starting_offsets_by_timestamp_strategy == FROM_LATEST:
+            return log.end()
+        shown = datetime.fromtimestamp(moment / 1000, UTC).isoformat(timespec="milliseconds")
+        why = (
+            f"is {moment} ({shown}), but none of the messages in the log of queue {options.queue!r} is due then or "
+            "later: set an earlier time, or startingOffsetsByTimestampStrategy=latest to start after the last message"
+        )
+        raise option_error("startingTimestamp", why)
+    if isinstance(options.starting_offsets, int):
+        return _place_at(log, options, "startingOffsets", options.starting_offsets)
+    return log.end() if options.starting_offsets == FROM_LATEST else log.first()
+
+
+def ending_place(log: Log, options: QueueOptions) -> LogPosition:
+    """Return the place before which a batch read ends.
+
+    Raises `OptionError` and `CheckpointError` as `starting_place` does.
+    """
+    if options.ending_timestamp is not None:
+        return log.position_since(options.ending_timestamp) or log.end()
+    if isinstance(options.ending_offsets, int):
+        return _place_at(log, options, "endingOffsets", options.ending_offsets)
+    return log.end()
+
+
+def _place_at(log: Log, options: QueueOptions, name: str, number: int) -> LogPosition:
+    if (found := log.position_at(number)) is not None:
+        return found
+    first, end = log.positions
+    if number > end:
+        why = (
+            f"is {number}, but the log of queue {options.queue!r} ends at {end}: set a position from {first} to {end}"
+        )
+        raise option_error(name, why)
+    if options.fail_on_data_loss:
+        raise CheckpointError(
+            f"option {name!r} is {number}, but the log of queue {options.queue!r} begins at {first}: older messages "
+            "were removed. Set a later position, or failOnDataLoss=false to continue at the first retained message",
+            queue=options.queue,
+        )
+    return log.first()
