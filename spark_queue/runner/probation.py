@@ -79,7 +79,8 @@ class Probation:
         """Return those of these steps that start now, and put one suspect of them on probation.
 
         `waiting`: the steps that are to start, in order, each with its deaths if it is a suspect.
-        Those that died on probation come first: then they are surely alone.
+        Those that died on probation come first: then they are surely alone. The others wait for all
+        suspects, also for those that are kept and cannot start yet.
         """
         others = [name for name, deaths in waiting.items() if deaths is None]
         suspects = {name: deaths for name, deaths in waiting.items() if deaths is not None}
@@ -91,7 +92,7 @@ class Probation:
             chosen = [self._current]
         else:
             chosen = []
-        if self._current is not None and self._clock() < self._others_wait_until:
+        if (self._current is not None or self._kept) and self._clock() < self._others_wait_until:
             return chosen
         self._others_wait_until = 0.0
         return others + chosen

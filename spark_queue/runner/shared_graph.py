@@ -214,7 +214,8 @@ class SharedGraph:
                 self._check_probation(one, state)
         elif one.name in self._probation.kept:
             self._keep(one, self._probation.kept[one.name])
-            waiting[one.name] = self._probation.kept[one.name]
+            if time.monotonic() >= self._retry_at.get(one.name, 0):
+                waiting[one.name] = self._probation.kept[one.name]
         else:
             self._wait_to_start(one, waiting)
 
@@ -247,8 +248,12 @@ class SharedGraph:
             self._stop_suspect(one)
         elif not is_free(self._stores, one.name, one.step):
             self._probation.leave(one.name)
-            self._give_up(one)
-            self._retry_at[one.name] = now + OTHER_SECONDS
+            if deaths is None:
+                self._give_up(one)
+                self._retry_at[one.name] = now + OTHER_SECONDS
+            else:  # its reader may need a moment to end: the others wait until this step starts alone
+                self._keep_suspect(one, known)
+                self._retry_at[one.name] = now + CHECK_SECONDS
         else:
             try:
                 folder = self._settler.settle_other_folder(self._spark.session, one)
@@ -302,9 +307,13 @@ class SharedGraph:
         if deaths >= MOST_DEATHS:
             self._stop_suspect(one)
         else:
-            self._renewed.pop(one.name)
-            self._probation.keep(one.name, deaths)
-            self._keep(one, deaths)
+            self._keep_suspect(one, deaths)
+
+    def _keep_suspect(self, one: KnownStep, deaths: int) -> None:
+        """Let a step wait here until it can start alone."""
+        self._renewed.pop(one.name)
+        self._probation.keep(one.name, deaths)
+        self._keep(one, deaths)
 
     def _keep_suspects(self) -> None:
         """Renew the runs of suspects that wait here."""

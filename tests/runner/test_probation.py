@@ -70,6 +70,19 @@ def test_a_suspect_that_never_starts_keeps_nobody_waiting_for_ever(probation, cl
     assert "next" in probation.choose({"next": 0})
 
 
+def test_the_others_wait_for_a_suspect_that_cannot_start_yet(probation, clock):
+    assert probation.choose({"good": None, "one": 0}) == ["one"]
+    probation.leave("one")
+    probation.keep("one", 0)
+    assert probation.choose({"good": None}) == [], "it is kept, and looked at again later"
+    assert probation.choose({"good": None, "one": 0}) == ["one"]
+    probation.leave("one")
+    probation.keep("one", 0)
+    assert probation.choose({"good": None, "two": 0}) == ["two"], "another suspect need not wait for it"
+    clock.now += ALL_ALONE_SECONDS
+    assert probation.choose({"good": None}) == ["good"]
+
+
 def test_suspects_of_another_server_start_beside_the_others_one_at_a_time(probation):
     probation.choose({"good": None})
     assert probation.choose({"one": 0, "two": 0, "new": None}) == ["new", "one"]

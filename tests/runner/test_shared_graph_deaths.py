@@ -19,6 +19,7 @@ from spark_queue.graph.parts import ConsumerSettings
 from spark_queue.graph.validation import with_step
 from spark_queue.runner import server_spark, shared_graph
 from spark_queue.runner.declared import DeclaredExchanges, parse_declaration
+from spark_queue.runner.work import is_free
 from spark_queue.stores.conformance.waiting import wait_until
 from tests.runner.test_shared_graph import servers
 
@@ -52,7 +53,24 @@ def die(monkeypatch):
     return dead.set
 
 
-def test_those_with_a_batch_in_work_start_alone_and_one_that_dies_twice_is_stopped(servers, die, tmp_path):
+@pytest.fixture
+def free_later(monkeypatch):
+    """Let the reader of a step end later than the process of Spark: after `free_later(name)`, it is not free once."""
+    held = set()
+
+    def is_free_now(stores, name, step):
+        if name in held:
+            held.remove(name)
+            return False
+        return is_free(stores, name, step)
+
+    monkeypatch.setattr(shared_graph, "is_free", is_free_now)
+    return held.add
+
+
+def test_those_with_a_batch_in_work_start_alone_and_one_that_dies_twice_is_stopped(
+    servers, die, free_later, tmp_path
+):
     bomb, slow = (
         f"{servers.prefix}.bomb",
         Destination(servers.place("ns1/slow").queue, selector=wait_for(tmp_path / "go")),
@@ -73,6 +91,7 @@ def test_those_with_a_batch_in_work_start_alone_and_one_that_dies_twice_is_stopp
         return run.alone, run.deaths, run.state
 
     for deaths in (0, 1):
+        free_later(bomb)
         die()
         wait_until(lambda deaths=deaths: alone() == (True, deaths, "running"), 60)
         assert served.running == [bomb], "it runs alone"

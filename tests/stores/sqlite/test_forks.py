@@ -301,8 +301,13 @@ c = ctypes.PyDLL(None)
 queue = Queue(url, "q")
 queue.push("parent")
 queue.store._counters.write()
-while threading.active_count() > 1:  # a thread would keep the client alive in the child
-    time.sleep(0.01)
+
+def end_threads():
+    # A child of C code inherits the locks of threads as they are. A thread would also keep the client alive in it.
+    while threading.active_count() > 1:
+        time.sleep(0.01)
+
+end_threads()
 
 def refused(work):
     try:
@@ -334,6 +339,7 @@ for hooks in False, True:
     assert Child(lambda: work(hooks), c.fork).result()
 queue.push("parent again")
 queue.close()
+end_threads()
 assert Child(lambda: queue.push("child"), c.fork).result(), "nothing was open"
 """
     run(FORKS + program, sqlite_url, tmp_path)
