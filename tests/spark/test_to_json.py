@@ -33,7 +33,7 @@ VALUES: dict[str, list[str]] = {
         "0.001F",
         "CAST({n} / 1.0E15D AS FLOAT)",
         "CAST({n} AS FLOAT)",
-        "3.4028235E38F",
+        "float('3.4028235E38')",
     ],
     "DOUBLE": [
         "19.99D",
