@@ -211,8 +211,15 @@ def compare(spark, url, schemas, rows, seed, **options):
 
 @pytest.fixture
 def zone(spark):
-    """A session whose zone has had offsets of seconds, and that has the type TIME."""
-    confs = {"spark.sql.session.timeZone": "America/New_York"}
+    """A session whose zone has had offsets of seconds, and that has the type TIME.
+
+    It interprets its queries: Java code for 200 schemas takes minutes, and does not fit into memory.
+    """
+    confs = {
+        "spark.sql.session.timeZone": "America/New_York",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    }
     if SPARK >= (4, 1):
         confs["spark.sql.timeType.enabled"] = "true"
     before = {name: spark.conf.get(name) for name in confs}

@@ -135,16 +135,13 @@ def test_a_place_that_a_log_does_not_have_is_refused(any_url, name, log):
 def test_a_place_in_a_log_that_does_not_exist_is_refused(any_url, name):
     with Queue(any_url, name) as queue:
         queue.push_many([{"n": n} for n in range(3)])
-    for options in ({"startingTimestamp": 0}, {"startingOffsets": 1}, {"endingOffsets": 1}):
-        with pytest.raises(OptionError, match=rf"'{next(iter(options))}' is .*queue '{name}' has no log yet"):
-            positions(any_url, name, **options)
-    for options in (
-        {},
-        {"startingOffsets": 0, "endingOffsets": "latest"},
-        {"startingTimestamp": 0, "startingOffsetsByTimestampStrategy": "latest"},
-        {"endingTimestamp": 10**13},
-    ):
-        assert positions(any_url, name, **options) == []
+    for option, value in (("startingTimestamp", 0), ("startingOffsets", 1), ("endingOffsets", 1)):
+        with pytest.raises(OptionError, match=rf"'{option}' is .*queue '{name}' has no log yet"):
+            positions(any_url, name, **{option: value})
+    assert positions(any_url, name) == []
+    assert positions(any_url, name, startingOffsets=0, endingOffsets="latest") == []
+    assert positions(any_url, name, startingTimestamp=0, startingOffsetsByTimestampStrategy="latest") == []
+    assert positions(any_url, name, endingTimestamp=10**13) == []
     with open_store(any_url) as store:
         assert find_retained(store, name) is None, "a batch read changes nothing"
 
