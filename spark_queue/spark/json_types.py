@@ -53,7 +53,8 @@ _LEAVES = (*INTEGERS, DecimalType, *FLOATS, *TEXTS, *MOMENTS, *INTERVALS, NullTy
 def check_json_type(kind: DataType, path: str, level: int = 0) -> None:
     """Raise `SchemaError`, which names the `path`, if values of a type cannot become JSON."""
     if level > MAX_LEVELS:
-        raise SchemaError(f"{path} is nested more than {MAX_LEVELS} levels deep: write it with to_json", column=path)
+        shown = f"{path[:60]}…"
+        raise SchemaError(f"{shown} is nested more than {MAX_LEVELS} levels deep: write it with to_json", column=path)
     match kind:
         case UserDefinedType():
             check_json_type(kind.sqlType(), path, level)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.ipc
 from pyspark.errors import PySparkException
 from pyspark.sql.types import (
     ArrayType,
@@ -66,11 +67,12 @@ def encode_json_column(
     Also return the rows that cannot be written, with the reason: their text is NULL.
     """
     style, faults = style or JsonStyle(), dict[int, str]()
-    readable = _readable(column.type) if "month_interval" in str(column.type) else column.type
+    if "month_interval" in str(column.type):
+        column = _readable(column)
 
     def encode(part: pa.Array, first: int) -> list[pa.Array]:
         try:
-            return [_json(part if readable == part.type else part.view(readable), kind, style)]
+            return [_json(part, kind, style)]
         except _UNFIT_ERRORS as error:
             if len(part) == 1:
                 faults[first] = f"its payload cannot be written as JSON ({type(error).__name__}: {error})"
@@ -82,17 +84,23 @@ def encode_json_column(
     return pa.concat_arrays(parts) if len(parts) > 1 else parts[0], faults
 
 
-def _readable(kind: pa.DataType) -> pa.DataType:
-    """Return the type with numbers in place of intervals of months: pyarrow has no such arrays."""
-    if pa.types.is_struct(kind):  # nullable: what is in a NULL struct is NULL, whatever the schema says
-        return pa.struct([field.with_type(_readable(field.type)).with_nullable(True) for field in kind])
+def _readable(column: pa.Array) -> pa.Array:
+    """Return a column with numbers in place of intervals of months: pyarrow has no such arrays.
+
+    Both have the same form in Arrow's streams. `Array.view` loses arrays of NULL.
+    """
+    message = pa.record_batch([column], names=["payload"]).serialize()
+    return pa.ipc.read_record_batch(message, pa.schema({"payload": _readable_type(column.type)})).column(0)
+
+
+def _readable_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_readable_type(field.type)) for field in kind])
     if pa.types.is_map(kind):
-        return pa.map_(
-            kind.key_field.with_type(_readable(kind.key_type)),
-            kind.item_field.with_type(_readable(kind.item_type)).with_nullable(True),
-        )
+        key, item = kind.key_field, kind.item_field
+        return pa.map_(key.with_type(_readable_type(key.type)), item.with_type(_readable_type(item.type)))
     if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_readable(kind.value_type)).with_nullable(True))
+        return pa.list_(kind.value_field.with_type(_readable_type(kind.value_type)))
     return pa.int32() if str(kind) == "month_interval" else kind
 
 

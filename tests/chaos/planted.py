@@ -57,6 +57,12 @@ BUGS: dict[str, Bug] = {
         "",
         "tests/spark/read/test_consumer.py::test_a_consumer_that_was_taken_over_commits_nothing",
     ),
+    "a struct with intervals loses its arrays of NULL": Bug(
+        "spark/json_write.py",
+        "    message = pa.record_batch([column]",
+        "    return column.view(_readable_type(column.type))\n    message = pa.record_batch([column]",
+        "tests/spark/test_json_write.py::test_an_interval_of_months_is_written_though_pyarrow_has_no_array_of_it",
+    ),
     "a long delay begins again at 0": Bug(
         "spark/encode.py",
         "    return pc.round(pc.multiply(bounded, 1000)).cast(pa.int64())\n",
@@ -189,6 +195,48 @@ BUGS: dict[str, Bug] = {
         '("<", span.high)',
         '("<=", span.high)',
         f"{CONFORMANCE}test_spans_have_each_message_once",
+    ),
+    "a message at a cut is in two spans in MongoDB": Bug(
+        "stores/mongodb/store.py",
+        'ends: Document = {} if span.high is None else {"max": {"_id": span.high}}',
+        "ends: Document = {}",
+        f"{CONFORMANCE}test_spans_have_each_message_once",
+    ),
+    "a message at a cut is in two spans in Redis": Bug(
+        "stores/redis/store.py",
+        "id >= low and (high is None or id < high)",
+        "id >= low and (high is None or id <= high)",
+        f"{CONFORMANCE}test_spans_have_each_message_once",
+    ),
+    "each task of a batch read reads all": Bug(
+        "spark/read/snapshot.py",
+        "check_json=False, span=partition.span",
+        "check_json=False, span=Span()",
+        "tests/spark/read/test_busy_spans.py::test_no_message_comes_twice_and_none_that_stays_is_missed",
+    ),
+    "a message of the time at which a range ends is in it": Bug(
+        "stores/services/log/finding.py",
+        "if due >= moment:",
+        "if due > moment:",
+        "tests/spark/read/test_spans.py::test_a_range_of_a_log_by_times_and_by_positions",
+    ),
+    "a log that does not exist has every position": Bug(
+        "spark/read/log_stream.py",
+        "                check_without_log(self.options)\n",
+        "",
+        "tests/spark/read/test_spans.py::test_a_place_in_a_log_that_does_not_exist_is_refused",
+    ),
+    "a busy query counts as rarely as an idle one": Bug(
+        "spark/read/backlog.py",
+        "(BUSY_INTERVAL if busy else IDLE_INTERVAL)",
+        "IDLE_INTERVAL",
+        "tests/spark/read/test_backlog.py::test_a_busy_query_counts_for_each_report",
+    ),
+    "the progress has no dead letters": Bug(
+        "spark/read/backlog.py",
+        "if self._reports_dead else {}",
+        "if sizes.total < 0 else {}",
+        "tests/spark/read/test_backlog.py::test_dead_letters_are_in_the_report",
     ),
     "a queue with buckets is cut": Bug(
         "stores/sqlite/store.py",

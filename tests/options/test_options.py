@@ -74,6 +74,8 @@ def test_any_values_parse_or_raise_an_option_error(raw):
         ("stream", {"maxRecords": "x"}, "or 'maxRecordsPerTrigger'"),
         ("stream", {"zzz": "x"}, "unknown option 'zzz'; known are allowEviction, bucketSize, combine"),
         ("stream", {"path": "/x"}, "a queue has no path: set the options 'url' and 'queue'"),
+        ("snapshot", {"provider": "queue"}, "a table keeps no options for a queue: use CREATE TEMPORARY VIEW"),
+        ("snapshot", {"option.url": "x"}, "a table keeps no options for a queue: use CREATE TEMPORARY VIEW"),
         ("stream", {"startingOffsetsByTimestamp": "1"}, "one sequence of positions: set 'startingTimestamp'"),
         ("stream", {"maxOffsetsPerTrigger": "1"}, "; set 'maxRecordsPerTrigger'"),
         ("stream", {"subscribe": "a"}, "set 'queue' to the name of one queue"),

@@ -67,3 +67,20 @@ def test_a_batch_write_appends(q):
             q.writing(rows).mode(mode).save()
         assert words in str(caught.value)
     assert [json.loads(row.payload) for row in q.read().collect()] == [1]
+
+
+def test_a_view_reads_and_writes_a_queue_and_a_table_keeps_no_options(q):
+    view = f"v_{q.name}"
+    using = f"USING queue OPTIONS (url '{q.url}', queue '{q.name}')"
+    q.spark.sql(f"CREATE TEMPORARY VIEW {view} (payload STRING) {using}")
+    q.push([1])
+    q.spark.sql(f"INSERT INTO {view} VALUES ('2')")
+    assert sorted(row.payload for row in q.spark.sql(f"SELECT payload FROM {view}").collect()) == ["1", "2"]
+    for statement, words in (
+        (f"INSERT OVERWRITE {view} VALUES ('3')", "a queue is never overwritten"),
+        (f"CREATE TABLE t_{q.name} {using}", "a table keeps no options for a queue: use CREATE TEMPORARY VIEW"),
+    ):
+        with pytest.raises(PySparkException, match=words):
+            q.spark.sql(statement)
+    assert q.sizes().total == 2
+    q.spark.catalog.dropTempView(view)

@@ -2,7 +2,8 @@
 
 Spark asks for it at every batch, and in some databases a count takes longer if the queue is longer.
 So a count ends at COUNT_LIMIT messages of a state. If there are more, a thread counts all of them,
-in COUNT_SHARE of the time; until it ends, its last result is reported, with its age.
+in COUNT_SHARE of the time. A report waits COUNT_WAIT for that: a fast count is in the report that
+began it. Until a slow one ends, its last result is reported, with its age.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ log = logging.getLogger(__name__)
 #: Seconds between two counts of an idle query, and of a busy one.
 IDLE_INTERVAL, BUSY_INTERVAL = 10.0, 1.0
 
-#: The share of the time in which all messages are counted.
-COUNT_SHARE = 0.01
+#: The share of the time in which all messages are counted, and how long (s) a report waits for it.
+COUNT_SHARE, COUNT_WAIT = 0.01, 0.05
 
 
 class _Counted(NamedTuple):
@@ -104,6 +105,7 @@ class Backlog:
         if time.monotonic() >= self._next_full_count and (self._thread is None or not self._thread.is_alive()):
             self._thread = threading.Thread(target=self._count_all, name="spark_queue sizes", daemon=True)
             self._thread.start()
+            self._thread.join(COUNT_WAIT)
 
     def _count_all(self) -> None:
         began = time.monotonic()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from spark_queue.errors import CheckpointError
+from spark_queue.errors import CheckpointError, OptionError
 from spark_queue.options.consistency import option_error
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.options.values import FROM_LATEST
@@ -27,12 +27,11 @@ def starting_place(log: Log, options: QueueOptions) -> LogPosition:
             return found
         if options.starting_offsets_by_timestamp_strategy == FROM_LATEST:
             return log.end()
-        shown = datetime.fromtimestamp(moment / 1000, UTC).isoformat(timespec="milliseconds")
         why = (
-            f"is {moment} ({shown}), but none of the messages in the log of queue {options.queue!r} is due then or "
-            "later: set an earlier time, or startingOffsetsByTimestampStrategy=latest to start after the last message"
+            f"none of the messages in the log of queue {options.queue!r} is due then or later: set an earlier time, "
+            "or startingOffsetsByTimestampStrategy=latest to start after the last message"
         )
-        raise option_error("startingTimestamp", why)
+        raise _nothing_since(moment, why)
     if isinstance(options.starting_offsets, int):
         return _place_at(log, options, "startingOffsets", options.starting_offsets)
     return log.end() if options.starting_offsets == FROM_LATEST else log.first()
@@ -48,6 +47,21 @@ def ending_place(log: Log, options: QueueOptions) -> LogPosition:
     if isinstance(options.ending_offsets, int):
         return _place_at(log, options, "endingOffsets", options.ending_offsets)
     return log.end()
+
+
+def check_without_log(options: QueueOptions) -> None:
+    """Raise `OptionError` if a batch read names a place in the log of a queue that has none."""
+    why = f"queue {options.queue!r} has no log yet: a stream with mode=log puts its messages into one"
+    if options.starting_timestamp is not None and options.starting_offsets_by_timestamp_strategy != FROM_LATEST:
+        raise _nothing_since(options.starting_timestamp, why)
+    for name, number in (("startingOffsets", options.starting_offsets), ("endingOffsets", options.ending_offsets)):
+        if isinstance(number, int) and number > 0:
+            raise option_error(name, f"is {number}, but {why}")
+
+
+def _nothing_since(moment: int, why: str) -> OptionError:
+    shown = datetime.fromtimestamp(moment / 1000, UTC).isoformat(timespec="milliseconds")
+    return option_error("startingTimestamp", f"is {moment} ({shown}), but {why}")
 
 
 def _place_at(log: Log, options: QueueOptions, name: str, number: int) -> LogPosition:

@@ -15,7 +15,7 @@ from spark_queue.spark.pickling import PickledWithLoader
 from spark_queue.spark.read.arrival import ARRIVED
 from spark_queue.spark.read.limits import partition_limits
 from spark_queue.spark.read.log_cursor import log_of, rows_of, split_pieces
-from spark_queue.spark.read.log_range import ending_place, starting_place
+from spark_queue.spark.read.log_range import check_without_log, ending_place, starting_place
 from spark_queue.spark.read.log_reader import LogReader
 from spark_queue.spark.read.snapshot import queue_exists
 from spark_queue.spark.read.stream import PlannedStream
@@ -67,7 +67,10 @@ class LogSnapshot(PickledWithLoader, DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         with open_store(self.options.url, retry_timeout=self.options.retry_timeout, create=False) as store:
-            if not queue_exists(store, self.options) or find_retained(store, self.options.queue or "") is None:
+            if not queue_exists(store, self.options):
+                return [PiecesPartition([])]
+            if find_retained(store, self.options.queue or "") is None:
+                check_without_log(self.options)
                 return [PiecesPartition([])]
             queue_log = log_of(store, self.options)
             pieces = queue_log.ranges_between(

@@ -803,12 +803,14 @@ class RedisStore(SignallingStore):
         if ids is not None:
             ids |= set(self._attempt(self._bucket_ids, queue))
         free, held, _ = self._attempt(self._snapshot, queue, ids, None if where else limit, span)
-        found = [
-            (due, id)
-            for due, id in free + held
-            if id.startswith(BUCKET_ID_PREFIX)
-            or (_meets(where, "mature", int(due)) and _meets(where, "id", id_of(id)))
-        ]
+        found = free + held
+        if where:
+            found = [
+                (due, id)
+                for due, id in found
+                if id.startswith(BUCKET_ID_PREFIX)
+                or (_meets(where, "mature", int(due)) and _meets(where, "id", id_of(id)))
+            ]
         if limit is not None:
             found.sort()
             if not any(one.column == "tries" for one in where):

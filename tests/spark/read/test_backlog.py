@@ -81,6 +81,19 @@ def test_dead_letters_are_in_the_report(any_url, name):
             consumer.close()
 
 
+def test_a_fast_count_of_all_messages_is_in_the_report_that_began_it(sqlite_url, name, monkeypatch):
+    monkeypatch.setattr(backlog, "COUNT_LIMIT", 10)
+    monkeypatch.setattr(backlog, "COUNT_WAIT", 60.0)
+    with Queue(sqlite_url, name) as queue, open_store(sqlite_url) as store:
+        state = backlog.Backlog(store, name)
+        for more in (25, 13):
+            queue.push_many(["x"] * more)
+            state._counted, state._next_full_count = state._counted._replace(at=0.0), 0.0  # as after some time
+            found = state.report(busy=True)
+            assert (found["ready"], found["capped"]) == (queue.sizes().ready, [])
+            assert found["sizesAgeMs"] < 30_000
+
+
 def test_a_dead_letter_queue_of_many_is_a_lower_bound(sqlite_url, name, monkeypatch):
     monkeypatch.setattr(backlog, "COUNT_LIMIT", 10)
     with Queue(sqlite_url, "many.dead") as dead, open_store(sqlite_url) as store:

@@ -10,7 +10,7 @@ import pytest
 from spark_queue import CheckpointError, OptionError, Queue, open_store, trim
 from spark_queue.messages.message import pushes
 from spark_queue.stores.base import SMALLEST_PARTITION
-from spark_queue.stores.services.log.log import Log
+from spark_queue.stores.services.log.log import Log, find_retained
 from tests.spark.drive import snapshot, source
 
 HOUR = 3_600_000
@@ -130,6 +130,20 @@ def test_a_place_that_a_log_does_not_have_is_refused(any_url, name, log):
         positions(any_url, name, startingOffsets=29)
     assert positions(any_url, name, startingOffsets=29, failOnDataLoss="false") == [30, 31]
     assert positions(any_url, name, startingTimestamp=log) == [30, 31], "the first one that is retained"
+
+
+def test_a_place_in_a_log_that_does_not_exist_is_refused(any_url, name):
+    with Queue(any_url, name) as queue:
+        queue.push_many([{"n": n} for n in range(3)])
+    for option, value in (("startingTimestamp", 0), ("startingOffsets", 1), ("endingOffsets", 1)):
+        with pytest.raises(OptionError, match=rf"'{option}' is .*queue '{name}' has no log yet"):
+            positions(any_url, name, **{option: value})
+    assert positions(any_url, name) == []
+    assert positions(any_url, name, startingOffsets=0, endingOffsets="latest") == []
+    assert positions(any_url, name, startingTimestamp=0, startingOffsetsByTimestampStrategy="latest") == []
+    assert positions(any_url, name, endingTimestamp=10**13) == []
+    with open_store(any_url) as store:
+        assert find_retained(store, name) is None, "a batch read changes nothing"
 
 
 def test_a_range_of_a_log_has_several_partitions(sqlite_url, name):
