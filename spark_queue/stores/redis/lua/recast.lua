@@ -11,7 +11,7 @@ if #kept.ids < #ARGV - n - 2 then
 end
 -- The new ones take the place of the first old one. A bucket has as many parts of a ms as messages,
 -- if the ids of those after it do not put them there: its parts get them.
-local due, place = due_of(kept, 1), tonumber(score_of(kept, 1))
+local due, place = due_of(kept, 1), tonumber(tag == '' and kept.ends[1] or score_of(kept, 1))
 local scores, replaced, seen = {}, {}, {}
 for i = 1, n, 3 do
   if i > 1 and not is_before(ARGV[i - 1], ARGV[i + 2]) then
@@ -54,7 +54,9 @@ for i = 1, n, 3 do
   ids[#ids + 1] = id
   index[#index + 1], index[#index + 2] = lease_end, id
   hash[#hash + 1], hash[#hash + 2] = id, document
-  add_to_held(tag .. '\0' .. run_place(scores[i]), ids, #ids, #ids)
+  local ms, mark = split_score(scores[i])
+  local run = run_head(tag, ms) .. marked(mark, id)
+  add_to_held(run, run, run)
 end
 call_many('HSET', HASH, hash)
 call_many('ZADD', INDEX, index)
