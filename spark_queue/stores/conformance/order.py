@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -56,6 +57,16 @@ class OrderContract:
         assert store.reserve(queue, "c/1", 15)
         first = payloads_of(store.fetch(queue, "c/1/0", 4))
         assert first + drain(store, queue) == list(range(40))
+
+    def test_due_times_come_first_and_tries_change_nothing(self, store: Store, queue: str) -> None:
+        if "order" in store.unsupported:
+            pytest.skip("this layout has the order of the list")
+        dues = [LONG_AGO + timedelta(microseconds=(row * 7) % 3 * 1000 + row % 5) for row in range(30)]
+        batch = pushes(list(range(30)), ids=own_ids(30))
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        columns |= {"mature": dues, "tries": [row % 4 for row in range(30)]}
+        store.push(queue, pa.RecordBatch.from_pydict(columns, schema=batch.schema))
+        assert drain(store, queue, 7) == sorted(range(30), key=lambda row: (row * 7) % 3)
 
     def test_pushes_come_in_the_order_of_their_acknowledgement(self, store: Store, peer: Store, queue: str) -> None:
         @given(made=PUSH_PLANS, limit=st.integers(1, 12))

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from spark_queue.messages.buckets import Buckets
 from spark_queue.messages.message import pushes
 from spark_queue.stores import open_store
 from spark_queue.stores.conformance.helpers import ids_of, payloads_of
@@ -90,6 +91,21 @@ def test_whatever_is_done_to_parts_of_runs_each_message_keeps_its_place(store, r
     for name in tags:
         store.rollback(queue, name, delay=None)
     assert drain(store, queue, 9) == left
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_a_bucket_that_is_split_stays_in_its_place(store, queue, size):
+    store.layout = Buckets(size)
+    pushed = [own_ids(9), [f"x{one}" for one in own_ids(9)], [f"a{one}" for one in own_ids(9)]]
+    for number, ids in enumerate(pushed):
+        store.push(queue, pushes([9 * number + row for row in range(9)], ids=ids, mature=PAST))
+    assert store.move(queue, f"{queue}.other", ids=[pushed[1][2], pushed[1][6]]) == 2
+    assert store.purge(queue, ids=[pushed[0][4], pushed[2][4]]) == 2
+    assert sum(store.reserve(queue, "c/1", 9)) > 2
+    held = ids_of(store.fetch(queue, "c/1/0"))
+    assert store.rollback(queue, "c/1", held[1:3], delay=None) == 2
+    store.rollback(queue, "c/1", delay=None)
+    assert drain(store, queue, 7) == [n for n in range(27) if n not in (4, 11, 15, 22)]
 
 
 def test_an_id_that_looks_like_a_mark_gets_another_name(store, raw, queue):

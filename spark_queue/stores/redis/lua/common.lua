@@ -11,10 +11,10 @@
 --
 -- Our own keys:
 -- * KEYS[3] `spark_queue:<q>:held`, zset: run -> 0. A run is `tag NUL due NUL id {NUL id}`:
---   messages of one tag with the same due time (ms, 15 digits), in the order of (score, id). If the
---   score was some parts of a ms later, `0xFF`, their number in 4 digits, and NUL are before the
---   id, and hold for those that follow. No two runs of a tag overlap, and no id begins with 0xFF. So
---   the order of the text is that of (tag, score, id).
+--   messages of one tag with the same due time (ms, 15 digits), in the order of (score, id). A score
+--   may be some parts of a ms later. Then `0xFF`, their number in 4 digits, and NUL are before the id.
+--   They hold for the ids that follow, too. No two runs of a tag overlap, and no id begins with 0xFF.
+--   So the order of the text is that of (tag, score, id).
 -- * KEYS[4] `spark_queue:<q>:leases`, zset: tag -> time (ms) at which its lease ends. During a
 --   renewal also `tag NUL` -> the previous end.
 -- * KEYS[5] `spark_queue:<q>:history`, hash: id ->
@@ -54,6 +54,7 @@ local INDEX, HASH, HELD, LEASES, HISTORY, PROCESSED, BUCKETS = unpack(KEYS, 1, 7
 local MAX_ARGUMENTS = 4000 -- most arguments of one command: unpack() takes less than 8000
 local LATE_CALL_MS = 600000 -- ms after which a call that its client has abandoned no longer arrives
 local BUCKET_MARK = 127 -- the first byte of each bucket's id, and of no message's id
+local ORDERED_BUCKET = '^\127' .. string.rep('[0-9a-f]', 24) .. '\127' -- the ids of its messages grow
 local WINDOW = 4096 -- a document that is longer is not walked through, but read from its ends
 local PART_MARK = 255 -- the byte before the number of parts in a run; UTF-8 does not have it
 local LEASE_COST = 20 -- what the sweep of a lease costs besides its messages, as a number of messages
@@ -221,6 +222,22 @@ local function is_before(one, other)
   return #one < #other
 end
 
+-- Return whether a record is a bucket of messages whose ids do not have their order.
+local function is_unordered_bucket(id)
+  return byte(id) == BUCKET_MARK and not find(id, ORDERED_BUCKET)
+end
+
+-- Return the first score (ms with parts) that puts a record after the last one, which has `score`. A
+-- bucket whose messages have ids in another order takes parts of its own. It takes one for each
+-- message, so that they fit in if it is split.
+local function score_after(score, last, id)
+  local parts = is_unordered_bucket(last) and rows_of(last)
+  if not parts and not is_unordered_bucket(id) and is_before(last, id) then
+    return score
+  end
+  return (floor(score * PARTS) + (parts or 1)) / PARTS
+end
+
 -- Return the first score (ms with parts) from `moment` on that puts an id after all messages of its
 -- ms in the index.
 local function next_score(index, moment, id)
@@ -228,12 +245,8 @@ local function next_score(index, moment, id)
     local ms = floor(moment)
     local last, score =
       unpack(redis.call('ZREVRANGEBYSCORE', index, due_by(ms), digits(ms), 'WITHSCORES', 'LIMIT', 0, 1))
-    score = tonumber(score)
-    if not last or score < moment or (score == moment and is_before(last, id)) then
-      return moment
-    end
-    moment = is_before(last, id) and score or (floor(score * PARTS) + 1) / PARTS
-    if floor(moment) == ms then
+    moment = last and max(moment, score_after(tonumber(score), last, id)) or moment
+    if not last or floor(moment) == ms then
       return moment
     end
   end
@@ -961,8 +974,8 @@ local function make_free(kept, due, failed)
   local index, hash = {}, {}
   local place = due and found[1] ~= nil and next_score(INDEX, tonumber(due), kept.ids[1])
   for i, document in ipairs(found) do
-    if place and i > 1 and kept.at[i] ~= kept.at[i - 1] and not is_before(kept.ids[i - 1], kept.ids[i]) then
-      place = place + 1 / PARTS -- within a run, the ids have the order
+    if place and i > 1 and (kept.at[i] ~= kept.at[i - 1] or byte(kept.ids[i - 1]) == BUCKET_MARK) then
+      place = score_after(place, kept.ids[i - 1], kept.ids[i]) -- else their ids have the order
     end
     index[2 * i - 1], index[2 * i] = place and score_text(place) or score_of(kept, i), kept.ids[i]
     local parts = document and parse_document(document)
