@@ -11,7 +11,8 @@ see `Store`.
              among the messages.
 
 `first-id` is the id of the first message: if a store sorts by id, buckets that are due at the same
-moment keep the order in which their ids were generated. `digest` is that of the bytes, which are
+moment keep the order in which their ids were generated. It has the form of a generated id only if
+all ids of the bucket have it, and grow. `digest` is that of the bytes, which are
 verified before they are read (`arrow_bytes.py`). `bytes` is the size of its messages without
 compression: a reserve with a limit of bytes needs it. Older buckets do not have it.
 
@@ -35,6 +36,7 @@ from spark_queue.errors import OptionError, did_you_mean
 from spark_queue.messages.arrow_bytes import DamagedBytes, from_bytes, to_bytes
 from spark_queue.messages.columns import columns_by_name, header_dicts, headers_array, no_headers
 from spark_queue.messages.headers import row_sizes
+from spark_queue.messages.ids import OBJECT_ID
 from spark_queue.messages.rules import validate_rows
 from spark_queue.messages.schema import BUCKET_PREFIX, MESSAGES, PUSHES, WRITTEN, PayloadKind
 
@@ -63,6 +65,9 @@ DIGEST_DIGITS = 16
 #: bucket has no digest, and may be empty.
 CONVERTED_SUFFIX = f"{BUCKET_PREFIX}id"
 
+
+#: After a first id that has the form of a generated one, if the ids of the bucket do not grow.
+UNORDERED_MARK = "~"
 
 #: Between the digest and the size of the messages in the id of a bucket.
 SIZE_MARK = "+"
@@ -235,7 +240,7 @@ def pack_buckets(batch: pa.RecordBatch, settings: Buckets) -> pa.RecordBatch:
         groups = [batch]
     else:
         keys = list(zip(moments.to_pylist(), tries.to_pylist(), strict=True))
-        order = sorted(range(len(keys)), key=lambda row: (keys[row], row))
+        order = sorted(range(len(keys)), key=lambda row: keys[row][0])  # stable: of one moment, as they come
         groups = [batch.take(pa.array(list(rows))) for _, rows in groupby(order, lambda row: keys[row])]
     parts = (part for group in groups for part in _split_rows(_without_repeats(group), settings.size))
     buckets = [build_bucket(part, settings) for part in parts]
@@ -255,7 +260,7 @@ def build_bucket(rows: pa.RecordBatch, settings: Buckets) -> pa.RecordBatch:
     packed = to_bytes(content, settings.compression if len(rows) > 1 or content.nbytes < 1 << 20 else None)
     digest = sha256(packed).hexdigest()[:DIGEST_DIGITS]
     last_part = f"{digest}{SIZE_MARK}{text_bytes(content)}"
-    id = f"{BUCKET_PREFIX}{rows.column('id')[0].as_py()}{BUCKET_PREFIX}{rows.num_rows}{BUCKET_PREFIX}{last_part}"
+    id = f"{BUCKET_PREFIX}{_first_id(rows.column('id'))}{BUCKET_PREFIX}{rows.num_rows}{BUCKET_PREFIX}{last_part}"
     columns = {
         "id": [id],
         "payload": [packed],
@@ -267,6 +272,16 @@ def build_bucket(rows: pa.RecordBatch, settings: Buckets) -> pa.RecordBatch:
         "pushed": pa.nulls(1, pushed.type) if "pushed" in more else pushed.slice(0, 1),
     }
     return pa.RecordBatch.from_pydict(columns, schema=WRITTEN)
+
+
+def _first_id(ids: pa.Array) -> str:
+    """Return the id of the first message as the id of a bucket has it."""
+    first: str = ids[0].as_py()
+    if not OBJECT_ID.fullmatch(first):
+        return first
+    lengths = pc.min_max(pc.binary_length(ids)).as_py()
+    grow = pc.all(pc.less(ids.slice(0, len(ids) - 1), ids.slice(1))).as_py() is not False
+    return first if grow and set(lengths.values()) == {len(first)} else f"{first}{UNORDERED_MARK}"
 
 
 def _differ(moments: pa.Array) -> bool:

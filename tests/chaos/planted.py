@@ -522,9 +522,27 @@ BUGS: dict[str, Bug] = {
     ),
     "Redis sorts by id": Bug(
         "stores/redis/scores.py",
-        "            parts += rows_of(last_id)\n",
+        "            parts += 1\n",
         "            pass\n",
         CONFORMANCE + "test_messages_of_one_push_come_in_its_order",
+    ),
+    "MongoDB forgets the order of what is put back": Bug(
+        "stores/mongodb/documents.py",
+        "    if due != DUE:\n",
+        "    if due is None:\n",
+        CONFORMANCE + "test_pushes_that_are_put_back_with_a_new_due_time_keep_their_order",
+    ),
+    "a run forgets the parts of scores": Bug(
+        "stores/redis/lua/claim.lua",
+        "  if size == 0 or parts ~= mark then\n",
+        "  if size == 0 then\n",
+        "tests/stores/redis/test_runs.py::test_messages_in_the_order_of_their_push_are_in_as_few_runs_as_others",
+    ),
+    "a bucket leaves no room for its parts": Bug(
+        "stores/redis/lua/common.lua",
+        "  local parts = is_unordered_bucket(last) and rows_of(last)\n",
+        "  local parts = is_unordered_bucket(last) and 1\n",
+        "tests/stores/redis/test_runs.py::test_a_bucket_that_is_split_stays_in_its_place",
     ),
     "a bucket that is split loses its place": Bug(
         "stores/sqlite/store.py",

@@ -154,6 +154,34 @@ def test_of_an_id_that_comes_twice_the_first_stays():
     assert [one.payload for one in opened(made)] == ["first", "other"]
 
 
+def test_messages_of_one_moment_stay_in_their_order_whatever_their_tries():
+    batch = with_due_time(pushes(list(range(8))), 5)
+    tries = batch.set_column(
+        batch.schema.get_field_index("tries"), "tries", pa.array([1, 1, 0, 0, 2, 2, 2, 0], pa.int32())
+    )
+    packed = pack_buckets(tries.cast(batch.schema), Buckets(2))
+    rows = [
+        unpack_bucket(*pair) for pair in zip(*(packed.column(n).to_pylist() for n in ("id", "payload")), strict=True)
+    ]
+    found = [int(one) for page in rows for one in page.column("payload").to_pylist()]
+    assert (found, packed.column("tries").to_pylist()) == (list(range(8)), [1, 0, 2, 2, 0])
+
+
+@pytest.mark.parametrize(
+    ("ids", "mark"),
+    [
+        ([f"{1:024x}", f"{2:024x}"], ""),
+        ([f"{2:024x}", f"{1:024x}"], "~"),
+        ([f"{1:024x}", "b"], "~"),
+        (["b", "a"], ""),
+    ],
+)
+def test_the_id_of_a_bucket_looks_generated_only_if_its_ids_grow(ids, mark):
+    (bucket,) = pack_buckets(with_due_time(pushes([1, 2], ids=ids), 5), Buckets(9)).column("id").to_pylist()
+    assert bucket.startswith(f"\x7f{ids[0]}{mark}\x7f2\x7f")
+    assert rows_of(bucket) == 2
+
+
 def test_a_bucket_is_not_larger_than_a_database_takes():
     texts = (
         ["x" * 100] * 1000 + ["y" * (MAX_BUCKET_BYTES - 10)] * 3 + ["z" * (3 * MAX_BUCKET_BYTES)] + ["x" * 100] * 5

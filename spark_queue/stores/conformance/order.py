@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -57,6 +58,16 @@ class OrderContract:
         first = payloads_of(store.fetch(queue, "c/1/0", 4))
         assert first + drain(store, queue) == list(range(40))
 
+    def test_due_times_come_first_and_tries_change_nothing(self, store: Store, queue: str) -> None:
+        if "order" in store.unsupported:
+            pytest.skip("this layout has the order of the list")
+        dues = [LONG_AGO + timedelta(microseconds=(row * 7) % 3 * 1000 + row % 5) for row in range(30)]
+        batch = pushes(list(range(30)), ids=own_ids(30))
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        columns |= {"mature": dues, "tries": [row % 4 for row in range(30)]}
+        store.push(queue, pa.RecordBatch.from_pydict(columns, schema=batch.schema))
+        assert drain(store, queue, 7) == sorted(range(30), key=lambda row: (row * 7) % 3)
+
     def test_pushes_come_in_the_order_of_their_acknowledgement(self, store: Store, peer: Store, queue: str) -> None:
         @given(made=PUSH_PLANS, limit=st.integers(1, 12))
         @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
@@ -88,6 +99,14 @@ class OrderContract:
             store.rollback(queue, "c/4", delay=None)
         assert drain(store, queue) == list(range(20))
 
+    def test_pushes_that_are_put_back_with_a_new_due_time_keep_their_order(self, store: Store, queue: str) -> None:
+        for first, ids in ((0, own_ids(6)), (6, None), (12, [f"x{one}" for one in own_ids(6)]), (18, None)):
+            store.push(queue, pushes(list(range(first, first + 6)), ids=ids))
+        assert sum(store.reserve(queue, "c/1", 24)) == 24
+        store.rollback(queue, "c/1", delay=1)
+        assert wait_until(lambda: store.sizes(queue).ready == 24)
+        assert drain(store, queue, 7) == list(range(24))
+
     def test_some_messages_that_are_put_back_keep_their_place(self, store: Store, queue: str) -> None:
         if "order" in store.unsupported:
             pytest.skip("this layout puts messages back at the front of the list")
@@ -107,6 +126,23 @@ class OrderContract:
         assert store.move(dead, queue) == 20
         assert wait_until(lambda: store.sizes(queue).ready == 20)  # a list may make some due a few ms later
         assert drain(store, queue) == list(range(20))
+
+    def test_what_stays_of_a_push_keeps_its_place(self, store: Store, queue: str) -> None:
+        if "order" in store.unsupported:
+            pytest.skip("a move of some messages takes this layout's list apart")
+        pushed = [own_ids(9), [f"x{one}" for one in own_ids(9)], [f"a{one}" for one in own_ids(9)]]
+        for number, ids in enumerate(pushed):
+            store.push(queue, pushes([f"{number}.{row}" for row in range(9)], ids=ids, mature=LONG_AGO))
+        assert store.move(queue, f"{queue}.other", ids=[pushed[1][2], pushed[1][6]]) == 2
+        assert store.purge(queue, ids=[pushed[0][4], pushed[2][4]]) == 2
+        assert sum(store.reserve(queue, "c/1", 9)) >= 1
+        held = ids_of(store.fetch(queue, "c/1/0"))
+        store.rollback(queue, "c/1", held[1:3], delay=None)
+        store.rollback(queue, "c/1", delay=None)
+        gone = {"0.4", "1.2", "1.6", "2.4"}
+        expected = [f"{number}.{row}" for number in range(3) for row in range(9)]
+        assert drain(store, queue, 7) == [one for one in expected if one not in gone]
+        assert drain(store, f"{queue}.other") == ["1.2", "1.6"]
 
     def test_a_stage_is_published_in_its_order(self, store: Store, queue: str, sink: str) -> None:
         for part in range(3):

@@ -187,6 +187,9 @@ class DocumentPage:
     damaged: dict[int, str] = field(default_factory=dict)
 
 
+#: Whether the `_id` has the form of a generated one, which grows in each process.
+HAS_OBJECT_ID: Document = {"$eq": [{"$type": "$_id"}, "objectId"]}
+
 #: When a reserved or free message was due. Other programs may leave any value in `_mature`.
 DUE: Document = {
     "$cond": [
@@ -350,9 +353,15 @@ def claim_update(tag: str, now: DatetimeMS, until: DatetimeMS) -> list[Document]
 
 
 def release_update(due: Document | DatetimeMS, *, failed: bool) -> list[Document]:
-    """Return the update that frees reserved messages, which are `due` then."""
-    tries = "$tries" if failed else add_tries(-1)  # the claim has added one
-    return [{"$set": {"mature": due, "tries": tries}}, {"$unset": list(RESERVATION_FIELDS)}]
+    """Return the update that frees reserved messages, which are `due` then.
+
+    At a new due time they meet messages that they were not compared with when they were pushed. So
+    each gets a place, which is its `_id` if that has the order.
+    """
+    fields: Document = {"mature": due, "tries": "$tries" if failed else add_tries(-1)}  # the claim has added one
+    if due != DUE:
+        fields["_seq"] = {"$ifNull": ["$_seq", {"$cond": [HAS_OBJECT_ID, "$_id", "$$REMOVE"]}]}
+    return [{"$set": fields}, {"$unset": list(RESERVATION_FIELDS)}]
 
 
 def commit_update() -> Document:

@@ -59,11 +59,9 @@ LARGEST_DOCUMENT = (512 << 20) - 4096  #: bytes: it must fit into one argument (
 
 HistoryFields = tuple[int, str | None, str]  #: when a message was processed (ms), by which consumer, and its outcome
 
-_Row = tuple[int, bytes]  #: when a message is due (ms) and its id
-
 #: The part of a document after the payload, as it was pushed.
 DOCUMENT_TAIL = re.compile(
-    rb',"tries":(\d+),"hdrs":(\{.*\}),"mature":\d+(?:,"pushed":(\d{1,15}))?(,"type":"buffer")?\}', re.DOTALL
+    rb',"tries":(\d+),"hdrs":(\{.*\}),"mature":(\d+)(?:,"pushed":(\d{1,15}))?(,"type":"buffer")?\}', re.DOTALL
 )
 
 #: No JSON value ends like this. If a cut does, it has several fields: keuss has rewritten the
@@ -96,9 +94,11 @@ def pack_pieces(
         yield int(values[0]), b"\xdd%b%b" % (struct.pack(">I", len(values)), b"".join(strings))
         return
     ids = batch.column("id").cast(pa.binary())
-    moments = pa.array(list(map(score_text, scores)), pa.binary())
-    if scores is dues:  # almost always
-        moments = pa.array(dues, pa.int64()).cast(pa.string()).cast(pa.binary())
+    moments = (
+        pa.array(dues, pa.int64()).cast(pa.string()).cast(pa.binary())
+        if scores is dues  # almost always
+        else pa.array(list(map(score_text, scores)), pa.binary())
+    )
     ends = list(itertools.accumulate(map(len, documents)))
     start = 0
     while start < len(ids):
@@ -201,86 +201,97 @@ def as_records(
     queue: str, rows: Sequence[DueId], documents: Sequence[bytes], history: Sequence[HistoryFields] | None = None
 ) -> Records:
     """Return the messages of documents. `history`: how each was processed, for the history view."""
-    whole = [(int(due), id) for due, id in rows]
     try:
-        batch = _read_batch(queue, whole, documents)
+        batch = _read_batch(queue, rows, documents)
         return Records(batch if history is None else with_history(batch, *zip(*history, strict=True)))
     except READ_ERRORS:
         entries: Sequence[HistoryFields | None] = history or [None] * len(rows)
-        records = list(zip(whole, documents, entries, strict=True))
+        records = list(zip(rows, documents, entries, strict=True))
         return read_each(queue, records, lambda one: _read_row(*one), lambda one: _raw_row(*one))
 
 
-def _read_batch(queue: str, rows: Sequence[_Row], documents: Sequence[bytes]) -> pa.RecordBatch:
+def _read_batch(queue: str, rows: Sequence[DueId], documents: Sequence[bytes]) -> pa.RecordBatch:
     """Read all documents, fast. Raises one of UNREADABLE if one of them cannot be read."""
-    batch = _read_alike(queue, rows, documents) if len(rows) > SMALL_BATCH else None
+    dues, names = [int(due) for due, _ in rows], [id for _, id in rows]
+    batch = _read_alike(queue, dues, names, documents) if len(rows) > SMALL_BATCH else None
     if batch is not None:
         return batch
     tails: dict[bytes, _Tail | None] = {}  # a batch has few different ones
     parts = [
         _cut_document(id, document, tails) or _parse_document(document)
-        for (_, id), document in zip(rows, documents, strict=True)
+        for id, document in zip(names, documents, strict=True)
     ]
     payloads, kinds, headers, tries, pushed = zip(*parts, strict=True)
-    return build_messages(
-        queue, [id.decode() for _, id in rows], payloads, kinds, headers, [due for due, _ in rows], tries, pushed
-    )
+    return build_messages(queue, [id.decode() for id in names], payloads, kinds, headers, dues, tries, pushed)
 
 
-def _read_row(row: _Row, document: bytes, history: HistoryFields | None) -> damaged.Row:
+def _read_row(row: DueId, document: bytes, history: HistoryFields | None) -> damaged.Row:
     """Read one document. Raises `Unreadable` with the reason."""
     due, id = row
     payload, kind, headers, tries, pushed = _cut_document(id, document, {}) or _parse_document(document)
     require(id_of(id).encode() == id, "its id is not UTF-8 text")
-    return damaged.Row(id.decode(), payload, kind, headers, parse_mature(due), parse_tries(tries), history, pushed)
+    mature = parse_mature(int(due))
+    return damaged.Row(id.decode(), payload, kind, headers, mature, parse_tries(tries), history, pushed)
 
 
-def _raw_row(row: _Row, document: bytes, history: HistoryFields | None) -> damaged.Row:
+def _raw_row(row: DueId, document: bytes, history: HistoryFields | None) -> damaged.Row:
     """Return the row for a document that cannot be read."""
     due, id = row
     pushed = None
     with suppress(ValueError, IndexError, RecursionError):  # perhaps it is a JSON object
         pushed = _pushed_of(field_texts(document.decode()))
-    mature = first_readable(parse_mature, due)
+    mature = first_readable(parse_mature, int(due))
     return damaged.Row(id_of(id), *text_or_bytes(document), None, mature, 0, history, pushed)
 
 
-def _read_alike(queue: str, rows: Sequence[_Row], documents: Sequence[bytes]) -> pa.RecordBatch | None:
+def _read_alike(
+    queue: str, dues: Sequence[int], names: Sequence[bytes], documents: Sequence[bytes]
+) -> pa.RecordBatch | None:
     """Read documents by whole columns, if they are alike; else return `None`.
 
     Alike documents have exactly the form of a push, and objects or lists as payloads. Their ids
     have one length, and their tries and headers are the same.
     """
-    head = len(b'{"_id":"","payload":') + len(rows[0][1])
+    head = len(b'{"_id":"","payload":') + len(names[0])
     tail = documents[0][documents[0].rfind(b',"tries":') :]
     found, read = DOCUMENT_TAIL.fullmatch(tail), _parse_tail(tail)
     if found is None or read is None or read[3]:
         return None
-    tries, headers, first_pushed, _ = read
-    ids, texts = pa.array([id for _, id in rows], pa.binary()), pa.array(documents, pa.binary())
-    dues = pa.array([due for due, _ in rows], pa.int64())
-    start, end = tail[: tail.rfind(b',"mature":') + 10], b"}"
-    pushed: pa.Array | None = None
-    if first_pushed is not None:  # as many digits in each, which are cut out
-        digits = len(str(first_pushed))
-        pushed = pc.binary_slice(texts, -digits - 1, -1)
-        end = pc.binary_join_element_wise(b',"pushed":', pushed, b"}", b"")
+    tries, headers, _, _ = read
+    ids, texts, moments = pa.array(names, pa.binary()), pa.array(documents, pa.binary()), pa.array(dues, pa.int64())
     payloads = pc.binary_slice(texts, head, -len(tail))
-    tests = (
+    # The numbers have as many digits in each document, and are cut out: faster than a text.
+    due, pushed = found.span(3), found.span(4)
+    parts = [(0, due[0]), (due[1], len(tail))] if found[4] is None else [(0, due[0]), (due[1], pushed[0])]
+    tests = [
         pc.equal(
             pc.binary_slice(texts, 0, head), pc.binary_join_element_wise(b'{"_id":"', ids, b'","payload":', b"")
         ),
-        pc.equal(
-            pc.binary_slice(texts, -len(tail)),
-            pc.binary_join_element_wise(start, dues.cast(pa.string()).cast(pa.binary()), end, b""),
-        ),
+        *(pc.equal(_cut(texts, part, len(tail)), tail[slice(*part)]) for part in parts),
+        pc.equal(pc.binary_slice(texts, -1), b"}"),
         pc.is_in(pc.binary_slice(payloads, 0, 1), pa.array([b"{", b"["])),
         pc.is_in(pc.binary_slice(payloads, -1), pa.array([b"}", b"]"])),
-    )
+    ]
     if not all(pc.all(test).as_py() for test in tests):
         return None
-    moments = None if pushed is None else pushed.cast(pa.string()).cast(pa.int64())
-    return build_json_messages(queue, ids, payloads, headers, dues, tries, moments)
+    try:
+        if not _numbers(texts, due, len(tail)).equals(moments):
+            return None
+        moments_of_push = None if found[4] is None else _numbers(texts, pushed, len(tail))
+    except pa.ArrowInvalid:  # one has more digits
+        return None
+    return build_json_messages(queue, ids, payloads, headers, moments, tries, moments_of_push)
+
+
+def _cut(texts: pa.Array, part: tuple[int, int], tail: int) -> pa.Array:
+    """Return a part of the ends of texts. `tail`: how long the ends are."""
+    first, last = part
+    return pc.binary_slice(texts, first - tail, last - tail if last < tail else None)
+
+
+def _numbers(texts: pa.Array, part: tuple[int, int], tail: int) -> pa.Array:
+    """Return a part of the ends of texts as numbers. Raises `ArrowInvalid` for another text."""
+    return _cut(texts, part, tail).cast(pa.string()).cast(pa.int64())
 
 
 def _cut_document(id: bytes, document: bytes, tails: dict[bytes, _Tail | None]) -> _Parts | None:
@@ -309,8 +320,8 @@ def _parse_tail(tail: bytes) -> _Tail | None:
         return None
     try:
         headers = None if found[2] == b"{}" else _parse_headers(found[2])
-        pushed = parse_pushed(int(found[3])) if found[3] else None
-        return int(found[1]), headers, pushed, found[4] is not None
+        pushed = parse_pushed(int(found[4])) if found[4] else None
+        return int(found[1]), headers, pushed, found[5] is not None
     except orjson.JSONDecodeError:
         return None
 

@@ -1,7 +1,7 @@
 """Names in Redis: the keys of queues, stages and notes, and the members of `held`.
 
-A member of `held` is a *run*: a tag, a score, and the ids of messages that had it. See
-`lua/common.lua`.
+A member of `held` is a *run*: a tag, a due time, and the ids of messages that are due then, with
+the parts of a ms that their scores had. See `lua/common.lua`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ DueId = tuple[float, bytes]  #: when a message is due (ms) and its id; within a 
 #: Into how many parts a ms is divided: a score, which is a double, has room for them until 2248.
 PARTS = 1024
 
-#: The byte before the number of parts in a run.
-_PART_MARK = b"\xff"
+#: The byte before a number of parts in a run.
+PART_MARK = 0xFF
 
 DEFAULT_LAYOUT = "redis-oq"  #: the layout of a URL without `layout=`
 
@@ -105,27 +105,34 @@ def single_run(tag: str | bytes, due: float, id: str | bytes) -> bytes:
     tag, id = (one.encode() if isinstance(one, str) else one for one in (tag, id))
     moment = int(due)
     parts = int((due - moment) * PARTS)
-    return b"%b\0%015d\0%b%b" % (tag, moment, b"%b%04d\0" % (_PART_MARK, parts) if parts > 0 else b"", id)
+    return b"%b\0%015d\0%b%b" % (tag, moment, b"\xff%04d\0" % parts if parts > 0 else b"", id)
 
 
 def ids_of(run: bytes) -> list[bytes]:
     """Return the ids of the messages of a run."""
     ids = run.split(b"\0")[2:]
-    return ids[1:] if ids[0].startswith(_PART_MARK) and _parse_parts(ids[0]) else ids
+    return [id for id in ids if not (id[0] == PART_MARK and _is_mark(id))] if PART_MARK in run else ids
 
 
 def messages_of(run: bytes) -> list[tuple[bytes, float, bytes]]:
     """Return the messages of a run: tag, score (ms with parts) and id of each."""
     tag, due, *ids = run.split(b"\0")
-    moment: float = int(due)
-    if ids[0].startswith(_PART_MARK) and (parts := _parse_parts(ids[0])):
-        moment, ids = moment + parts / PARTS, ids[1:]
-    return [(tag, moment, id) for id in ids]
+    moment = int(due)
+    if PART_MARK not in run:
+        return [(tag, moment, id) for id in ids]
+    found: list[tuple[bytes, float, bytes]] = []
+    score: float = moment
+    for id in ids:
+        if id[0] == PART_MARK and _is_mark(id):
+            score = moment + int(id[1:]) / PARTS
+        else:
+            found.append((tag, score, id))
+    return found
 
 
-def _parse_parts(text: bytes) -> int:
-    """Return the parts of a ms that a run names; 0 if this is an id of another program."""
-    return int(text[1:]) if len(text) == 5 and text[1:].isdigit() else 0
+def _is_mark(text: bytes) -> bool:
+    """Return whether this text, which begins as a mark, is one. The store renames such ids."""
+    return len(text) == 5 and text[1:].isdigit()
 
 
 def due_and_id(member: bytes) -> DueId:

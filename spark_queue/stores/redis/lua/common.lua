@@ -11,10 +11,10 @@
 --
 -- Our own keys:
 -- * KEYS[3] `spark_queue:<q>:held`, zset: run -> 0. A run is `tag NUL due NUL id {NUL id}`:
---   messages of one tag with the same score, in the order of their ids. `due` (ms) has 15 digits.
---   If the score was some parts of a ms later, `0xFF`, their number in 4 digits, and NUL follow. No
---   two runs of a tag overlap, and no id begins with 0xFF. So the order of the text is that of
---   (tag, score, id).
+--   messages of one tag with the same due time (ms, 15 digits), in the order of (score, id). A score
+--   may be some parts of a ms later. Then `0xFF`, their number in 4 digits, and NUL are before the id.
+--   They hold for the ids that follow, too. No two runs of a tag overlap, and no id begins with 0xFF.
+--   So the order of the text is that of (tag, score, id).
 -- * KEYS[4] `spark_queue:<q>:leases`, zset: tag -> time (ms) at which its lease ends. During a
 --   renewal also `tag NUL` -> the previous end.
 -- * KEYS[5] `spark_queue:<q>:history`, hash: id ->
@@ -54,6 +54,7 @@ local INDEX, HASH, HELD, LEASES, HISTORY, PROCESSED, BUCKETS = unpack(KEYS, 1, 7
 local MAX_ARGUMENTS = 4000 -- most arguments of one command: unpack() takes less than 8000
 local LATE_CALL_MS = 600000 -- ms after which a call that its client has abandoned no longer arrives
 local BUCKET_MARK = 127 -- the first byte of each bucket's id, and of no message's id
+local ORDERED_BUCKET = '^\127' .. string.rep('[0-9a-f]', 24) .. '\127' -- the ids of its messages grow
 local WINDOW = 4096 -- a document that is longer is not walked through, but read from its ends
 local PART_MARK = 255 -- the byte before the number of parts in a run; UTF-8 does not have it
 local LEASE_COST = 20 -- what the sweep of a lease costs besides its messages, as a number of messages
@@ -221,6 +222,22 @@ local function is_before(one, other)
   return #one < #other
 end
 
+-- Return whether a record is a bucket of messages whose ids do not have their order.
+local function is_unordered_bucket(id)
+  return byte(id) == BUCKET_MARK and not find(id, ORDERED_BUCKET)
+end
+
+-- Return the first score (ms with parts) that puts a record after the last one, which has `score`. A
+-- bucket whose messages have ids in another order takes parts of its own. It takes one for each
+-- message, so that they fit in if it is split.
+local function score_after(score, last, id)
+  local parts = is_unordered_bucket(last) and rows_of(last)
+  if not parts and not is_unordered_bucket(id) and is_before(last, id) then
+    return score
+  end
+  return (floor(score * PARTS) + (parts or 1)) / PARTS
+end
+
 -- Return the first score (ms with parts) from `moment` on that puts an id after all messages of its
 -- ms in the index.
 local function next_score(index, moment, id)
@@ -228,12 +245,8 @@ local function next_score(index, moment, id)
     local ms = floor(moment)
     local last, score =
       unpack(redis.call('ZREVRANGEBYSCORE', index, due_by(ms), digits(ms), 'WITHSCORES', 'LIMIT', 0, 1))
-    score = tonumber(score)
-    if not last or score < moment or (score == moment and is_before(last, id)) then
-      return moment
-    end
-    moment = is_before(last, id) and score or (floor(score * PARTS) + 1) / PARTS
-    if floor(moment) == ms then
+    moment = last and max(moment, score_after(tonumber(score), last, id)) or moment
+    if not last or floor(moment) == ms then
       return moment
     end
   end
@@ -249,16 +262,16 @@ end
 -- Return where the last score of a group is that begins in rows[first]. Each score of a group is that
 -- of the row before, or one part more. `last`: where the last score of all rows is.
 local function group_end(rows, first, last)
-  local i, text = first, rows[first]
-  while i < last do
-    local next_text = rows[i + 2]
+  local text, score = rows[first], tonumber(rows[first])
+  for i = first + 2, last, 2 do
+    local next_text = rows[i]
     if next_text ~= text then
-      if (tonumber(next_text) - tonumber(text)) * PARTS ~= 1 then
-        return i
+      local next_score = tonumber(next_text)
+      if (next_score - score) * PARTS ~= 1 then
+        return i - 2
       end
-      text = next_text
+      text, score = next_text, next_score
     end
-    i = i + 2
   end
   return last
 end
@@ -552,50 +565,73 @@ local function lease_ends(tag)
   return redis.call('ZSCORE', LEASES, tag), redis.call('ZSCORE', LEASES, tag .. '\0')
 end
 
--- Return where the tag of a run ends, and where its ids begin.
+-- Return where the tag of a run ends, and where its first id begins.
 local function split_run(run)
   local first = find(run, '\0', 1, true)
   local has_parts = byte(run, first + 17) == PART_MARK and find(run, '^\255%d%d%d%d%z', first + 17)
   return first - 1, first + (has_parts and 23 or 17)
 end
 
--- Return the text of a score (ms with parts) in a run.
-local function run_place(score)
-  local ms = floor(max(0, score))
-  local part = floor((max(0, score) - ms) * PARTS)
-  return format('%015d', ms) .. '\0' .. (part > 0 and format('\255%04d', part) .. '\0' or '')
+-- Return how a run names a score (ms with parts): its due time (ms), and a mark of the parts, if any.
+local function split_score(score)
+  score = max(0, score)
+  local ms = floor(score)
+  local part = floor((score - ms) * PARTS)
+  return ms, part > 0 and format('\255%04d', part) or nil
+end
+
+-- Return what a run of messages that are due then (ms) begins with.
+local function run_head(tag, ms)
+  return tag .. '\0' .. format('%015d', ms) .. '\0'
+end
+
+-- Return a mark, or none, and an id as the end of a run of one message.
+local function marked(mark, id)
+  return mark and mark .. '\0' .. id or id
 end
 
 -- Return an empty list of messages, with the runs of `source`, if given. Its fields:
--- * Of each message: `ids`, and `at`, the number of its run.
--- * Of each run: its text in `runs`, all before its ids in `starts`, its tag in `tags`, and its due
---   time in `dues` once due_of() has parsed it.
+-- * Of each message: `ids`, and `at`, the number of its group. A group is the messages of a run that
+--   have the same score.
+-- * Of each group: in `starts` all that is before the id in a run of one of them, and in `tags`
+--   their tag. `run_of` has the number of its run.
+-- * Of each run: its text in `runs`, and its due time in `dues` once due_of() has parsed it.
 local function new_messages(source)
-  return source
-      and { runs = source.runs, starts = source.starts, tags = source.tags, dues = source.dues, ids = {}, at = {} }
-    or { runs = {}, starts = {}, tags = {}, dues = {}, ids = {}, at = {} }
+  local messages = source or { runs = {}, dues = {}, run_of = {}, starts = {}, tags = {} }
+  return {
+    runs = messages.runs, dues = messages.dues, run_of = messages.run_of,
+    starts = messages.starts, tags = messages.tags, ids = {}, at = {},
+  }
 end
 
 -- Add the messages of a run.
 local function add_run(messages, run)
   local tag_end, first = split_run(run)
-  local r, ids, at = #messages.runs + 1, messages.ids, messages.at
-  messages.runs[r], messages.starts[r], messages.tags[r] = run, sub(run, 1, first - 1), sub(run, 1, tag_end)
-  local n = #ids
+  local ids, at, starts, tags, run_of = messages.ids, messages.at, messages.starts, messages.tags, messages.run_of
+  local n, r, number, tag = #ids, #starts + 1, #messages.runs + 1, sub(run, 1, tag_end)
+  messages.runs[number] = run
+  starts[r], tags[r], run_of[r] = sub(run, 1, first - 1), tag, number
+  local head = find(run, '\0\255', first, true) and sub(run, 1, tag_end + 17) -- it has several groups
   for id in gmatch(sub(run, first), '[^%z]+') do
-    n = n + 1
-    ids[n], at[n] = id, r
+    if head and byte(id) == PART_MARK then
+      r = r + 1
+      starts[r], tags[r], run_of[r] = head .. id .. '\0', tag, number
+    else
+      n = n + 1
+      ids[n], at[n] = id, r
+    end
   end
 end
 
 -- Return when message i is due (ms), as text.
 local function due_of(messages, i)
   local r = messages.at[i]
-  local due = messages.dues[r]
+  local number = messages.run_of[r]
+  local due = messages.dues[number]
   if not due then
     local tag_end = #messages.tags[r]
     due = digits(tonumber(sub(messages.starts[r], tag_end + 2, tag_end + 16)))
-    messages.dues[r] = due
+    messages.dues[number] = due
   end
   return due
 end
@@ -629,15 +665,23 @@ end
 
 -- Return messages as runs, the text of each. They must be in the order of their runs.
 local function as_runs(messages)
-  local found, i = {}, 1
+  local found, texts, previous, i = {}, {}, nil, 1
   while i <= #messages.ids do
     local r, last = messages.at[i], i
     while messages.at[last + 1] == r do
       last = last + 1
     end
-    found[#found + 1] = messages.starts[r] .. concat(messages.ids, '\0', i, last)
+    local start = messages.starts[r]
+    if messages.run_of[r] == previous then
+      start = sub(start, #messages.tags[r] + 18) -- only the mark of its parts
+    else
+      found[#found + 1] = previous and concat(texts, '\0') or nil
+      texts, previous = {}, messages.run_of[r]
+    end
+    texts[#texts + 1] = start .. concat(messages.ids, '\0', i, last)
     i = last + 1
   end
+  found[#found + 1] = previous and concat(texts, '\0') or nil
   return found
 end
 
@@ -688,7 +732,7 @@ end
 local function find_whole_run(run)
   local tag_end, first = split_run(run)
   local stop, text = find(run, '\0', first, true), sub(run, first)
-  if not stop or #text < 2 * RUN then
+  if not stop or #text < 2 * RUN or find(text, '\0\255', 1, true) then -- the ids of several groups do not grow
     return nil
   end
   local head, tail = sub(run, first, stop - 1), sub(run, 1 - find(string.reverse(run), '\0', 1, true))
@@ -760,32 +804,74 @@ local function check_held(messages)
   return kept, lost
 end
 
--- Add a run of ids[first] to ids[last] to `held`. If it overlaps with other runs, split all of them
--- into runs of one message.
-local function add_to_held(start, ids, first, last)
-  local upper, overlaps, run = '(' .. start .. ids[last] .. '\1', false, nil
-  while true do
-    run = redis.call('ZREVRANGEBYLEX', HELD, upper, '[' .. start, 'LIMIT', 0, 1)[1]
-    local existing = new_messages()
-    if run then
-      add_run(existing, run)
-    end
-    if not run or is_before(existing.ids[#existing.ids], ids[first]) then
-      break
-    end
-    overlaps, upper = true, '(' .. run
-    if #existing.ids > 1 then
-      redis.call('ZREM', HELD, run)
-      for i = 1, #existing.ids do
-        redis.call('ZADD', HELD, 0, single_run(existing, i))
-      end
+-- Return the number of the first message of a run that comes after another one, which is a run of one
+-- message.
+local function first_after(messages, last)
+  local _, first = split_run(last)
+  local start, id = sub(last, 1, first - 1), sub(last, first)
+  for i, one in ipairs(messages.ids) do
+    local own = messages.starts[messages.at[i]]
+    if own == start and is_before(id, one) or own ~= start and is_before(start, own) then
+      return i
     end
   end
-  if not overlaps then
-    redis.call('ZADD', HELD, 0, start .. concat(ids, '\0', first, last))
-  else
-    for i = first, last do
-      redis.call('ZADD', HELD, 0, start .. ids[i])
+  return #messages.ids + 1
+end
+
+-- Return the last run of this tag and due time that begins with this message, a run of one, or before it.
+local function run_before(message)
+  local tag_end = split_run(message)
+  local bottom = '[' .. sub(message, 1, tag_end + 17)
+  return redis.call('ZREVRANGEBYLEX', HELD, '(' .. message .. '\1', bottom, 'LIMIT', 0, 1)[1]
+end
+
+-- Replace a run by runs of one message.
+local function split_into_singles(run)
+  local messages, singles = new_messages(), {}
+  add_run(messages, run)
+  for i = 1, #messages.ids do
+    singles[2 * i - 1], singles[2 * i] = 0, single_run(messages, i)
+  end
+  redis.call('ZREM', HELD, run)
+  call_many('ZADD', HELD, singles)
+end
+
+-- Add a run to `held`, whose first and last message are `first` and `last`, each a run of one. If it
+-- overlaps with other runs, split all of them into runs of one message.
+local function add_to_held(run, first, last)
+  local tag_end = split_run(run)
+  local bottom, upper, overlaps = '[' .. sub(run, 1, tag_end + 17), '(' .. last .. '\1', false
+  while true do
+    local other = redis.call('ZREVRANGEBYLEX', HELD, upper, bottom, 'LIMIT', 0, 1)[1]
+    local existing = new_messages()
+    if other then
+      add_run(existing, other)
+    end
+    if not other or is_before(single_run(existing, #existing.ids), first) then
+      break
+    end
+    overlaps, upper = true, '(' .. other
+    if #existing.ids > 1 then
+      split_into_singles(other)
+    end
+  end
+  redis.call('ZADD', HELD, 0, run)
+  if overlaps and run ~= first then
+    split_into_singles(run)
+  end
+end
+
+-- Return the message of a run that has this id, as a run of one; nil if none has it. `start`: all
+-- before the id in the wanted run; without a mark, the parts of its score may be any.
+local function find_in_run(run, start, id)
+  if not find(run .. '\0', '\0' .. id .. '\0', 1, true) then
+    return nil
+  end
+  local messages = new_messages()
+  add_run(messages, run)
+  for i, one in ipairs(messages.ids) do
+    if one == id and (byte(start, -6) ~= PART_MARK or messages.starts[messages.at[i]] == start) then
+      return single_run(messages, i)
     end
   end
 end
@@ -798,30 +884,22 @@ local function isolate_message(wanted)
   end
   local _, first = split_run(wanted)
   local start, id = sub(wanted, 1, first - 1), sub(wanted, first)
-  local runs = redis.call('ZREVRANGEBYLEX', HELD, '(' .. wanted .. '\1', '[' .. start, 'LIMIT', 0, 1)
-  local found
-  for _, run in ipairs(runs) do
-    found = find(run .. '\0', '\0' .. id .. '\0', #start, true) and run
-  end
-  if not found and byte(start, -6) ~= PART_MARK then
-    for _, run in ipairs(redis.call('ZRANGEBYLEX', HELD, '[' .. start .. '\255', '(' .. start .. '\255\255')) do
-      found = found or (find(run .. '\0', '\0' .. id .. '\0', #start, true) and run)
+  local run = run_before(wanted)
+  local found = run and find_in_run(run, start, id)
+  local low = byte(start, -6) ~= PART_MARK and '[' .. start
+  while low and not found do
+    local runs = redis.call('ZRANGEBYLEX', HELD, low, '(' .. start .. '\255\255', 'LIMIT', 0, 10)
+    low = #runs == 10 and '(' .. runs[10]
+    for _, one in ipairs(runs) do
+      if not found then
+        run, found = one, find_in_run(one, start, id)
+      end
     end
   end
-  if not found then
-    return nil
+  if found and found ~= run then
+    split_into_singles(run)
   end
-  local messages, singles = new_messages(), {}
-  add_run(messages, found)
-  wanted = messages.starts[1] .. id
-  if wanted ~= found then
-    for i = 1, #messages.ids do
-      singles[2 * i - 1], singles[2 * i] = 0, single_run(messages, i)
-    end
-    redis.call('ZREM', HELD, found)
-    call_many('ZADD', HELD, singles)
-  end
-  return wanted
+  return found
 end
 
 -- Return the messages that a call is about: those of the runs in ARGV, from `first` on. Without
@@ -896,8 +974,8 @@ local function make_free(kept, due, failed)
   local index, hash = {}, {}
   local place = due and found[1] ~= nil and next_score(INDEX, tonumber(due), kept.ids[1])
   for i, document in ipairs(found) do
-    if place and i > 1 and kept.at[i] ~= kept.at[i - 1] and not is_before(kept.ids[i - 1], kept.ids[i]) then
-      place = place + 1 / PARTS -- within a run, the ids have the order
+    if place and i > 1 and (kept.at[i] ~= kept.at[i - 1] or byte(kept.ids[i - 1]) == BUCKET_MARK) then
+      place = score_after(place, kept.ids[i - 1], kept.ids[i]) -- else their ids have the order
     end
     index[2 * i - 1], index[2 * i] = place and score_text(place) or score_of(kept, i), kept.ids[i]
     local parts = document and parse_document(document)

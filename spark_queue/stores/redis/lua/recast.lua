@@ -9,14 +9,11 @@ local kept = check_held(old)
 if #kept.ids < #ARGV - n - 2 then
   return 0
 end
--- The new ones take the place of the first old one. A bucket has as many parts of a ms as messages,
--- if the ids of those after it do not put them there: its parts get them.
-local due, place = due_of(kept, 1), tonumber(score_of(kept, 1))
+-- The new ones take the place of the first old one, and what a bucket has more of: see score_after().
+local due, place = due_of(kept, 1), tonumber(tag == '' and kept.ends[1] or score_of(kept, 1))
 local scores, replaced, seen = {}, {}, {}
 for i = 1, n, 3 do
-  if i > 1 and not is_before(ARGV[i - 1], ARGV[i + 2]) then
-    place = place + rows_of(ARGV[i - 1]) / PARTS
-  end
+  place = i > 1 and score_after(place, ARGV[i - 1], ARGV[i + 2]) or place
   scores[i] = ARGV[i + 3] == due and place or tonumber(ARGV[i + 3])
 end
 for _, id in ipairs(kept.ids) do
@@ -54,7 +51,9 @@ for i = 1, n, 3 do
   ids[#ids + 1] = id
   index[#index + 1], index[#index + 2] = lease_end, id
   hash[#hash + 1], hash[#hash + 2] = id, document
-  add_to_held(tag .. '\0' .. run_place(scores[i]), ids, #ids, #ids)
+  local ms, mark = split_score(scores[i])
+  local run = run_head(tag, ms) .. marked(mark, id)
+  add_to_held(run, run, run)
 end
 call_many('HSET', HASH, hash)
 call_many('ZADD', INDEX, index)

@@ -165,9 +165,9 @@ local function pop_messages(limit, latest, now, fits)
 end
 
 -- Take the next messages of the list for a tag, and write their documents to the hash. Return ids,
--- due times, whether there may be more, and whether one did not fit. A tag holds messages in the
--- order of (due, id), and it must get them in the order of the list. So the due time of some is a few
--- ms later.
+-- scores, whether there may be more, and whether one did not fit. A tag holds messages in the order of
+-- (score, id), and it must get them in the order of the list. So the score of some is later: parts of
+-- a ms, or until one before it is due.
 lists.claim = function(tag, limit, latest, now, fits)
   deliver_due(true)
   local ids, found, dues, more, full = pop_messages(limit, latest, now, fits)
@@ -176,15 +176,15 @@ lists.claim = function(tag, limit, latest, now, fits)
   if last_run then
     local held = new_messages()
     add_run(held, last_run)
-    last, moment = held.ids[#held.ids], tonumber(due_of(held, #held.ids))
+    last, moment = held.ids[#held.ids], tonumber(score_of(held, #held.ids))
   end
   local hash = {}
   for i, id in ipairs(ids) do
     if last and dues[i] <= moment then
-      dues[i] = is_before(last, id) and moment or moment + 1
+      dues[i] = is_before(last, id) and moment or moment + 1 / PARTS
     end
     last, moment = id, dues[i]
-    dues[i] = digits(moment)
+    dues[i] = score_text(moment)
     hash[2 * i - 1], hash[2 * i] = id, found[i]
   end
   call_many('HSET', HASH, hash)
