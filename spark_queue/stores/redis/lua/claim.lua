@@ -88,27 +88,37 @@ local function fits(id, size)
   return true
 end
 
-local free, scores, more, full
+-- Return the ids of the next free messages, and their scores, or one score that all of them have.
+local function read_free()
+  local score = redis.call('ZRANGEBYSCORE', INDEX, '-inf', latest, 'WITHSCORES', 'LIMIT', 0, 1)[2]
+  local alike = score and redis.call('ZCOUNT', INDEX, score, score)
+  if not score or alike >= step or alike == redis.call('ZCOUNT', INDEX, '-inf', latest) then
+    return redis.call('ZRANGEBYSCORE', INDEX, '-inf', latest, 'LIMIT', 0, step), {}, score
+  end
+  local ids, scores, n = {}, {}, 0
+  local found = redis.call('ZRANGEBYSCORE', INDEX, '-inf', latest, 'WITHSCORES', 'LIMIT', 0, step)
+  for i = 1, #found, 2 do
+    n = n + 1
+    ids[n], scores[n] = found[i], found[i + 1]
+  end
+  return ids, scores, score
+end
+
+local free, scores, score, more, full
 if lists then
   free, scores, more, full = lists.claim(tag, step, last_moment, now, max_bytes and fits)
 else
   repeat
-    free = redis.call('ZRANGEBYSCORE', INDEX, '-inf', latest, 'LIMIT', 0, step)
+    free, scores, score = read_free()
   until not (#free > 0 and may_have_odd_ids(free) and rename_odd_ids(free))
-  scores, more = {}, #free == CHUNK
+  more = #free == CHUNK
 end
 if #free == 0 then
   return { taken, full and 'full' or 'done', bytes }
 end
-local score = scores[1] or redis.call('ZSCORE', INDEX, free[1])
+score = scores[1] or score
 if scores[#free] == score then
   scores = {}
-elseif not lists and redis.call('ZSCORE', INDEX, free[#free]) ~= score then -- the messages have different due times
-  for i, one in ipairs(redis.call('ZRANGEBYSCORE', INDEX, '-inf', latest, 'WITHSCORES', 'LIMIT', 0, step)) do
-    if i % 2 == 0 then
-      scores[i / 2] = one
-    end
-  end
 end
 local index, large = {}, nil
 
@@ -123,8 +133,8 @@ local function hold(ms, text, first, last)
   end
 end
 
-local first_mixed = 1
-if not scores[1] and redis.call('EXISTS', BUCKETS) == 0 then -- all have one score, and none is a bucket
+local first_mixed, no_buckets = 1, redis.call('EXISTS', BUCKETS) == 0
+if no_buckets and not scores[1] then -- all have one score, and none is a bucket
   local n = min(#free, target - taken, limit - taken)
   for i = 1, max_bytes and not lists and n or 0 do
     if not fits(free[i], redis.call('HSTRLEN', HASH, free[i])) then
@@ -160,7 +170,7 @@ for i = first_mixed, #free do
   if taken >= target then
     break
   end
-  local rows = rows_of(id)
+  local rows = no_buckets and 1 or rows_of(id)
   if taken + rows > limit then
     large = id
     break
