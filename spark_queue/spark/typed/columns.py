@@ -182,23 +182,20 @@ class _TextColumn:
     types = _JSON
 
     def make(self, values: list[Any]) -> tuple[pa.Array, Rows]:
-        others = [row for row, value in enumerate(values) if type(value) is not str and value is not None]
-        if others:
-            texts = compact_texts([_no_form(values[row]) for row in others])
+        if not _TEXTS.issuperset(map(type, values)):
             values = list(values)
-            for row, text in zip(others, texts, strict=True):
+            others = [row for row, value in enumerate(values) if type(value) is not str and value is not None]
+            given = [values[row] for row in others]
+            if any(type(one) is dict and len(one) == 1 and not _FORMS.isdisjoint(one) for one in given):
+                raise ValueError
+            for row, text in zip(others, compact_texts(given), strict=True):
                 values[row] = text
         return pa.array(values, pa.string()), set()
 
 
+_TEXTS = frozenset((str, _NONE))
+#: The names of objects of Extended JSON.
 _FORMS = frozenset(text_forms())
-
-
-def _no_form(value: Any) -> Any:
-    """Return the value. Raises `ValueError` if it is Extended JSON."""
-    if type(value) is dict and len(value) == 1 and not _FORMS.isdisjoint(value):
-        raise ValueError
-    return value
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from pyspark.sql.types import ArrayType, DataType, StructType
 
 from spark_queue.options.time_zones import Zone
 from spark_queue.spark.typed.columns import Field, Rows
-from spark_queue.spark.typed.documents import Written, compact_text, load_all, read_document, written_text
+from spark_queue.spark.typed.documents import compact_text, load_all, read_document, written_text
 from spark_queue.spark.typed.values import PartlyRead, TypeRules, root_parser
-from spark_queue.spark.typed.written import Part, part_of
+from spark_queue.spark.typed.written import part_of, replace_all
 
 
 class DocumentReader:
@@ -22,10 +22,7 @@ class DocumentReader:
         self._root = Field.create(kind, "payload", compact, arrow, root_parser(kind, "payload", compact))
         self._parse_odd = root_parser(kind, "payload", TypeRules(written_text, zone))
         self._arrow = arrow
-        self._parts: dict[Written, Part | None] = {
-            Written.WITH_SPACES: part_of(kind, numbers=False),
-            Written.OTHERWISE: part_of(kind, numbers=True),
-        }
+        self._part = part_of(kind)
         self._is_list_of_structs = isinstance(kind, ArrayType) and isinstance(kind.elementType, StructType)
 
     def read(self, texts: pa.Array) -> tuple[pa.Array, Rows]:
@@ -62,21 +59,15 @@ class DocumentReader:
         loaded = load_all(documents)
         if loaded is None:
             return None
-        values, written = loaded
+        values = loaded.values
         if self._is_list_of_structs:  # Spark takes one object as an array with one item
             for row, value in enumerate(values):
                 if type(value) is dict:
                     values[row], documents[row] = [value], b"[" + documents[row] + b"]"
-        part = self._parts.get(written)
-        if part is not None:
-            for row, value in enumerate(values):
-                if part.is_needed(value):
-                    text = documents[row].decode()
-                    try:
-                        values[row] = part.replace(value, text, len(text) - len(text.lstrip()))
-                    except (ValueError, RecursionError):
-                        values[row] = None
-                        odd.append(first + row)
+        if self._part is not None and not loaded.is_same:
+            for row in replace_all(self._part, loaded, documents):
+                values[row] = None
+                odd.append(first + row)
         return values
 
     def _read_odd(self, text: str) -> tuple[Any, bool]:

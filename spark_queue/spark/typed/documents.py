@@ -12,9 +12,11 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import Enum
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import orjson
 
 #: Spark's parser refuses longer numbers.
@@ -67,7 +69,7 @@ class WrittenDict(dict[str, Any]):
     pairs: Sequence[tuple[str, Any]] | None = None
 
 
-class Written(IntEnum):
+class Written(Enum):
     """How texts are written, compared with `orjson`, which would write the values of them."""
 
     SAME = 0
@@ -75,8 +77,42 @@ class Written(IntEnum):
     OTHERWISE = 2  # numbers, or letters in texts
 
 
-def load_all(texts: list[bytes]) -> tuple[list[Any], Written] | None:
-    """Return the values of JSON texts, and how the texts are written.
+@dataclass(frozen=True)
+class Loaded:
+    """The values of texts: of all together, as one array in which something is between them."""
+
+    values: list[Any]
+    raw: bytes
+    again: bytes
+
+    @property
+    def is_same(self) -> bool:
+        """Whether `orjson` would write all texts the same."""
+        return self.again == self.raw
+
+    @cached_property
+    def written(self) -> Written:
+        """How the texts are written."""
+        if self.is_same:
+            return Written.SAME
+        if self.again.translate(None, _SPACES) == self.raw.translate(None, _SPACES):
+            return Written.WITH_SPACES
+        return Written.OTHERWISE
+
+    @cached_property
+    def unsure(self) -> frozenset[type]:
+        """The types of values that are perhaps written in another way than `orjson` writes them."""
+        if self.written is not Written.OTHERWISE:
+            return _WITH_SPACES
+        return _WRITTEN_OTHERWISE if _MINUS_ZERO.search(self.raw) is None else _WRITTEN_OTHERWISE | {int}
+
+
+_WITH_SPACES: frozenset[type] = frozenset((dict, list))
+_WRITTEN_OTHERWISE: frozenset[type] = _WITH_SPACES | {float}
+
+
+def load_all(texts: list[bytes]) -> Loaded | None:
+    """Return the values of JSON texts.
 
     Returns `None` if one of them is not JSON, or has a name twice, or a number that only Spark reads.
     """
@@ -92,16 +128,12 @@ def load_all(texts: list[bytes]) -> tuple[list[Any], Written] | None:
         again = orjson.dumps(values)
     except TypeError:  # deeper than orjson writes
         again = b'"' * _count_quotes(values)
-    if again == raw:
-        return values[::2], Written.SAME
-    if again.translate(None, _SPACES) == raw.translate(None, _SPACES):
-        return values[::2], Written.WITH_SPACES
-    # A name that comes twice is lost.
-    if _quotes(again) != _quotes(raw) or _MINUS_ZERO.search(raw):
-        return None
-    if max(map(len, texts)) > _LONGEST_NUMBER and _has_long_number(raw):
-        return None
-    return values[::2], Written.OTHERWISE
+    if again != raw:
+        if _quotes(again) != _quotes(raw):  # a name that comes twice is lost
+            return None
+        if max(map(len, texts)) > _LONGEST_NUMBER and _has_long_number(raw):
+            return None
+    return Loaded(values[::2], raw, again)
 
 
 def _count_quotes(value: Any) -> int:
@@ -123,10 +155,10 @@ def _quotes(raw: bytes) -> int:
     """Return the number of quotes around texts and names."""
     if b"\\" in raw:
         raw = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
-    return raw.count(b'"')
+    return int(np.count_nonzero(np.frombuffer(raw, np.uint8) == ord('"')))
 
 
-#: The sign of this zero would be lost.
+#: An integer whose sign is lost.
 _MINUS_ZERO = re.compile(rb"-0[\s,}\]]")
 _NO_NUMBER = bytes(code if code in b"0123456789+-.eE" else 32 for code in range(256))
 

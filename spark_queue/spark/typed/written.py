@@ -1,144 +1,181 @@
-"""Find the texts of parts of a JSON document: a STRING has an object or a number as it is written.
+"""Find the texts of parts of JSON documents: a STRING has an object or a number as it is written.
 
-`orjson` reads a document fast, but not how its parts are written. So for those parts that are read
-as text their place in the document is found, and they become texts.
+`orjson` reads documents fast, but not how their parts are written. So for those parts that are read
+as text, their places in the documents are found, and they become texts.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Protocol
 
+import numpy as np
 from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StringType, StructType, VariantType
 
+from spark_queue.spark.typed.documents import Loaded, compact_texts
 from spark_queue.spark.typed.extended import form_value, text_forms
 
-_raw_decode = json.JSONDecoder().raw_decode
+#: Returns the value that begins at a place of a text, and where it ends.
+_scan = json.JSONDecoder().scan_once
+
 _SPACE = r"[ \t\n\r]*"
-_SPACES = re.compile(_SPACE)
-_NEXT = re.compile(rf"[{{\[,]{_SPACE}")
-_MEMBER = re.compile(rf'[{{,]{_SPACE}"([^"\\]*)"{_SPACE}:{_SPACE}')
+_ITEM = re.compile(rf"{_SPACE}[\[,]{_SPACE}")
+_MEMBER = re.compile(rf'{_SPACE}[{{,]{_SPACE}"([^"\\]*)"{_SPACE}:{_SPACE}')
+_NAME = re.compile(rf"{_SPACE}[{{,]{_SPACE}")
 _COLON = re.compile(rf"{_SPACE}:{_SPACE}")
+_NUMBER = re.compile(rb"[^\s,\]}]+")
+
+#: Names that are searched for. One of their letters, or a bracket, may be written as an escape.
 _SEARCHED = re.compile(r"\w[\w .-]*", re.ASCII)
-#: A letter of such a name, if it is written as an escape.
-_ESCAPED_LETTER = re.compile(r"\\u00[0-7]")
+_ESCAPED = re.compile(rb"\\u00[0-7]")
+
+_FORMS = text_forms()
 
 
 class Part(Protocol):
-    """Replaces, in a value of one type, what is read as text by its text."""
+    """Replaces, in values of one type, what is read as text by its text."""
 
-    def is_needed(self, value: Any) -> bool:
-        """Return whether a value has such parts."""
+    def is_in(self, values: Iterable[Any], loaded: Loaded) -> bool:
+        """Return whether one of the values has such parts."""
 
-    def replace(self, value: Any, text: str, at: int, end: int | None = None) -> Any:
-        """Return the value with texts in it. It begins at this place of the document.
+    def replace(self, value: Any, loaded: Loaded, text: str, start: int, end: int) -> Any:
+        """Return such a value with texts in it. It is between these places of a text.
 
-        Raises `ValueError` if its texts cannot be found, or `RecursionError`.
+        Raises `ValueError` if a text of it cannot be found, or `RecursionError`.
         """
 
 
-def part_of(kind: DataType, *, numbers: bool) -> Part | None:
-    """Return the parts of a type that are read as text, or `None` if none is.
-
-    `numbers`: also numbers, which `orjson` would not write the same.
-    """
+def part_of(kind: DataType) -> Part | None:
+    """Return the parts of a type that are read as text, or `None` if none is."""
     match kind:
         case StringType():
-            return _Text(frozenset((dict, list, float) if numbers else (dict, list)))
-        case DecimalType() if numbers:
+            return _Text(frozenset((dict, list, float, int)))
+        case DecimalType():
             return _Text(frozenset((float,)))
-        case VariantType() if numbers:
-            return _Unknown()
+        case VariantType():
+            return _Unknown(frozenset((dict, list, float, int)))
         case StructType():
-            parts = {one.name: part_of(one.dataType, numbers=numbers) for one in kind.fields}
+            parts = {one.name: part_of(one.dataType) for one in kind.fields}
             fields = {name: part for name, part in parts.items() if part is not None}
-            return _Fields(fields, {name: _pattern_of(name) for name in fields}) if fields else None
+            return _Fields(fields) if fields else None
         case ArrayType():
-            item = part_of(kind.elementType, numbers=numbers)
+            item = part_of(kind.elementType)
             return item and _Items(item)
         case MapType():
-            item = part_of(kind.valueType, numbers=numbers)
+            item = part_of(kind.valueType)
             return item and _Values(item)
     return None
 
 
-def _pattern_of(name: str) -> re.Pattern[str] | None:
-    if _SEARCHED.fullmatch(name) is None:
-        return None
-    return re.compile(rf'(?<!\\)"{re.escape(name)}"{_SPACE}:{_SPACE}')
+def replace_all(part: Part, loaded: Loaded, documents: list[bytes]) -> list[int]:
+    """Replace, in the values of documents, what is read as text. Return the rows that need more.
+
+    They have to be read by themselves.
+    """
+    values, failed = loaded.values, []
+    if isinstance(part, _Fields):
+        rows = part.replace_most(loaded)
+    else:
+        rows = _rows(part, values, loaded)
+    for row in rows:
+        text = documents[row].decode()
+        try:
+            values[row] = part.replace(values[row], loaded, text, len(text) - len(text.lstrip()), len(text))
+        except (ValueError, RecursionError):
+            failed.append(row)
+    return failed
+
+
+def _rows(part: Part, values: list[Any], loaded: Loaded) -> list[int]:
+    """Return which values have parts that are read as text."""
+    if isinstance(part, _Text):
+        types = part.types & loaded.unsure
+        return [row for row, value in enumerate(values) if type(value) in types]
+    if not part.is_in(values, loaded):
+        return []
+    return [row for row, value in enumerate(values) if part.is_in((value,), loaded)]
 
 
 @dataclass(frozen=True)
 class _Text:
     types: frozenset[type]
 
-    def is_needed(self, value: Any) -> bool:
-        return type(value) in self.types
+    def is_in(self, values: Iterable[Any], loaded: Loaded) -> bool:
+        found = self.types.intersection(map(type, values))
+        return bool(found) and not found.isdisjoint(loaded.unsure)
 
-    def replace(self, value: Any, text: str, at: int, end: int | None = None) -> Any:
-        found = form_value(value, _FORMS)
-        return text[at : end or _raw_decode(text, at)[1]] if found is None else found
+    def replace(self, value: Any, loaded: Loaded, text: str, start: int, end: int) -> Any:
+        return self.as_text(value, text[start:end])
+
+    def as_text(self, value: Any, text: str) -> str:
+        """Return an object, an array or a number as this type has it: an identifier is an object, too."""
+        if type(value) is dict and len(value) == 1 and (found := form_value(value, _FORMS)) is not None:
+            return str(found)
+        return text
 
 
-_FORMS = text_forms()
-
-
-class _Unknown:
+class _Unknown(_Text):
     """A VARIANT keeps each number as it is written: such a document is read by itself."""
 
-    def is_needed(self, value: Any) -> bool:
-        return isinstance(value, dict | list | float)
-
-    def replace(self, value: Any, text: str, at: int, end: int | None = None) -> Any:
+    def replace(self, value: Any, loaded: Loaded, text: str, start: int, end: int) -> Any:
         raise ValueError
 
 
 @dataclass(frozen=True)
 class _Fields:
     fields: dict[str, Part]
-    patterns: dict[str, re.Pattern[str] | None]
 
-    def is_needed(self, value: Any) -> bool:
-        return type(value) is dict and any(part.is_needed(value.get(name)) for name, part in self.fields.items())
+    def is_in(self, values: Iterable[Any], loaded: Loaded) -> bool:
+        given = [value for value in values if type(value) is dict]
+        return any(part.is_in([value.get(name) for value in given], loaded) for name, part in self.fields.items())
 
-    def replace(self, value: Any, text: str, at: int, end: int | None = None) -> Any:
-        places: dict[str, int] = {}
-        for name, part in self.fields.items():
-            one = value.get(name)
-            if part.is_needed(one):
-                place = places.get(name) or self._search(name, text, at, len(text) if end is None else end)
-                if place is None:
-                    places = {member: start for member, start, _ in _members(text, at)}
-                    place = places[name]
-                value[name] = part.replace(one, text, place)
+    def replace(self, value: Any, loaded: Loaded, text: str, start: int, end: int) -> Any:
+        for name, at, last in _members(text, start):
+            part = self.fields.get(name)
+            if part is not None and part.is_in((value[name],), loaded):
+                value[name] = part.replace(value[name], loaded, text, at, last)
         return value
 
-    def _search(self, name: str, text: str, at: int, end: int) -> int | None:
-        """Return where the value of a name begins, or `None` if the name may come twice in the text."""
-        pattern = self.patterns[name]
-        if pattern is None or ("\\u00" in text and _ESCAPED_LETTER.search(text)):
-            return None
-        found = pattern.search(text, at, end)
-        return None if found is None or pattern.search(text, found.end(), end) else found.end()
+    def replace_most(self, loaded: Loaded) -> list[int]:
+        """Replace the parts of fields whose names come once in each text. Return the other rows."""
+        given = [value if type(value) is dict else {} for value in loaded.values]
+        others: set[int] = set()
+        for name, part in self.fields.items():
+            column = [value.get(name) for value in given]
+            rows = _rows(part, column, loaded)
+            if rows:
+                try:
+                    named = [row for row, value in enumerate(given) if name in value]
+                    starts = dict(zip(named, _starts(name, loaded.raw), strict=True))
+                    values = [column[row] for row in rows]
+                    texts = _texts(values, [starts[row] for row in rows], loaded.raw)
+                    for row, value, text in zip(rows, values, texts, strict=True):
+                        given[row][name] = part.replace(value, loaded, text, 0, len(text))
+                except (ValueError, TypeError, RecursionError):
+                    others.update(rows)
+        return sorted(others)
 
 
 @dataclass(frozen=True)
 class _Items:
     item: Part
 
-    def is_needed(self, value: Any) -> bool:
-        return type(value) is list and any(map(self.item.is_needed, value))
+    def is_in(self, values: Iterable[Any], loaded: Loaded) -> bool:
+        lists = [value for value in values if type(value) is list]
+        return self.item.is_in(chain.from_iterable(lists), loaded)
 
-    def replace(self, value: Any, text: str, at: int, end: int | None = None) -> Any:
-        for number, one in enumerate(value):
-            at = _skip(_NEXT, text, at)
-            last = _raw_decode(text, at)[1]
-            if self.item.is_needed(one):
-                value[number] = self.item.replace(one, text, at, last)
-            at = _skip(_SPACES, text, last)
+    def replace(self, value: Any, loaded: Loaded, text: str, start: int, end: int) -> Any:
+        at = start
+        for row, one in enumerate(value):
+            at = _skip(_ITEM, text, at)
+            last = _scan(text, at)[1]
+            if self.item.is_in((one,), loaded):
+                value[row] = self.item.replace(one, loaded, text, at, last)
+            at = last
         return value
 
 
@@ -146,31 +183,69 @@ class _Items:
 class _Values:
     item: Part
 
-    def is_needed(self, value: Any) -> bool:
-        return type(value) is dict and any(map(self.item.is_needed, value.values()))
+    def is_in(self, values: Iterable[Any], loaded: Loaded) -> bool:
+        maps = [value for value in values if type(value) is dict]
+        return self.item.is_in(chain.from_iterable(map(dict.values, maps)), loaded)
 
-    def replace(self, value: Any, text: str, at: int, end: int | None = None) -> Any:
-        for name, start, last in _members(text, at):
-            if self.item.is_needed(value[name]):
-                value[name] = self.item.replace(value[name], text, start, last)
+    def replace(self, value: Any, loaded: Loaded, text: str, start: int, end: int) -> Any:
+        for name, at, last in _members(text, start):
+            one = value[name]
+            if self.item.is_in((one,), loaded):
+                value[name] = self.item.replace(one, loaded, text, at, last)
         return value
 
 
-def _members(text: str, at: int) -> Iterator[tuple[str, int, int]]:
-    """Return the names of the object that begins at a place, and where each value begins and ends."""
-    while text[at] != "}":
-        if found := _MEMBER.match(text, at):
+# --- places in texts ------------------------------------------------------------------------------
+
+
+def _starts(name: str, raw: bytes) -> list[int]:
+    """Return where the values of this name begin, in all objects of a text.
+
+    Raises `ValueError` if the name may be written in another way, or within a text.
+    """
+    if _SEARCHED.fullmatch(name) is None or (b"\\" in raw and (_ESCAPED.search(raw) or rf'\"{name}"'.encode() in raw)):
+        raise ValueError
+    return [found.end() for found in re.finditer(rf'"{re.escape(name)}"{_SPACE}:{_SPACE}'.encode(), raw)]
+
+
+def _texts(values: list[Any], starts: list[int], raw: bytes) -> list[str]:
+    """Return the texts of values that begin at these places. Brackets in them are no escapes."""
+    letters = np.frombuffer(raw, np.uint8)
+    places = np.array(starts)
+    ends = np.zeros(len(starts), np.int64)
+    compact = compact_texts(values)
+    for letter, kind in (("}", dict), ("]", list)):
+        rows = [row for row, value in enumerate(values) if type(value) is kind]
+        if rows:  # it ends at the bracket of the same number as in the compact text
+            brackets = np.flatnonzero(letters == ord(letter))
+            counts = [compact[row].count(letter) for row in rows]
+            ends[rows] = brackets[np.searchsorted(brackets, places[rows]) + counts - 1] + 1
+    texts = []
+    for start, end in zip(starts, ends.tolist(), strict=True):
+        if not end:
+            number = _NUMBER.match(raw, start)
+            assert number is not None
+            end = number.end()
+        texts.append(raw[start:end].decode())
+    return texts
+
+
+def _members(text: str, start: int) -> Iterator[tuple[str, int, int]]:
+    """Return the names of an object, and where each value begins and ends."""
+    end = start
+    while True:
+        if found := _MEMBER.match(text, end):
             name, at = found[1], found.end()
-        else:  # a name with escapes
-            name, at = _raw_decode(text, _skip(_NEXT, text, at))
+        elif (found := _NAME.match(text, end)) and text[found.end()] == '"':  # a name with escapes
+            name, at = _scan(text, found.end())
             at = _skip(_COLON, text, at)
-        end = _raw_decode(text, at)[1]
+        else:
+            return
+        end = _scan(text, at)[1]
         yield name, at, end
-        at = _skip(_SPACES, text, end)
 
 
 def _skip(pattern: re.Pattern[str], text: str, at: int) -> int:
-    """Return where what a pattern matches at a place ends."""
     found = pattern.match(text, at)
     assert found is not None
     return found.end()
