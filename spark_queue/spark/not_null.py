@@ -92,18 +92,22 @@ def _load(inner: Callable[..., Any]) -> Callable[..., Any]:
     return load
 
 
-def check_not_null(values: pa.Array, field: pa.Field, ids: pa.Array) -> None:
-    """Raise `SchemaError` if a field that may not be NULL is, with the id of the message.
+def check_not_null(batch: pa.RecordBatch, ids: pa.Array) -> None:
+    """Raise `SchemaError` if a column, or a field in one, is NULL and may not be.
 
-    A program that has not called `register`, and a table of SQL, have such a schema.
+    It names the message. `ids`: those of the rows. A program that has not called `register`, and a
+    table of SQL, have such a schema.
     """
-    if (fault := _find_null(values, field, pa.array(range(len(values)), pa.int64()))) is not None:
-        path, row = fault
-        raise SchemaError(
-            f"column {path!r} is NOT NULL, but it is NULL in the message {ids[row].as_py()!r}: leave out NOT NULL, "
-            "or call spark_queue.register(spark) before the query is made",
-            column=path,
-        )
+    for values, field in zip(batch.columns, batch.schema, strict=True):
+        if not _has_not_null(field):
+            continue
+        if (fault := _find_null(values, field, pa.array(range(len(values)), pa.int64()))) is not None:
+            path, row = fault
+            raise SchemaError(
+                f"column {path!r} is NOT NULL, but it is NULL in the message {ids[row].as_py()!r}: leave out NOT "
+                "NULL, or call spark_queue.register(spark) before the query is made",
+                column=path,
+            )
 
 
 def _find_null(values: pa.Array, field: pa.Field, rows: pa.Array) -> tuple[str, int] | None:

@@ -6,10 +6,10 @@ one: see `values.py`. It knows all rules; what is made at once here is what it w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -39,7 +39,7 @@ from spark_queue.spark.typed.moment_columns import DayColumn, LocalColumn, Zoned
 from spark_queue.spark.typed.values import Parser, PartlyRead, TypeRules, parser_of
 
 _NONE = type(None)
-_JSON = frozenset((str, int, float, bool, dict, list, _NONE))
+_JSON: frozenset[type] = frozenset((str, int, float, bool, dict, list, _NONE))
 _PLAIN_NUMBER = r"^-?[0-9]{1,38}(?:\.[0-9]{1,38})?$"
 
 #: Numbers of rows.
@@ -49,8 +49,9 @@ Rows = set[int]
 class Column(Protocol):
     """Makes an array of the values of one type."""
 
-    #: The Python types of the values that it may take.
-    types: frozenset[type]
+    @property
+    def types(self) -> frozenset[type]:
+        """The Python types of the values that it may take."""
 
     def make(self, values: list[Any]) -> tuple[pa.Array, Rows]:
         """Return the array, and the rows of which a part is of another type.
@@ -73,7 +74,7 @@ class Field:
 
     @classmethod
     def create(cls, kind: DataType, path: str, rules: TypeRules, arrow: pa.DataType, parse: Parser) -> Field:
-        """Return the field of a type. Raises `SchemaError` if JSON cannot be parsed as that type."""
+        """Return the field of a type. Raises `SchemaError` if JSON has no values of that type."""
         return cls(_column_of(kind, path, rules, arrow), parse, arrow)
 
     def make(self, values: list[Any]) -> tuple[pa.Array, Rows]:
@@ -136,10 +137,10 @@ def _column_of(kind: DataType, path: str, rules: TypeRules, arrow: pa.DataType) 
             return _StructColumn(fields, arrow)
         case ArrayType():
             item = _column_of(kind.elementType, f"{path}[]", rules, arrow.value_type)
-            return item and _ListColumn(item, arrow)
+            return None if item is None else _ListColumn(item, arrow)
         case MapType():
             item = _column_of(kind.valueType, f"{path}[]", rules, arrow.item_type)
-            return item and _MapColumn(item, arrow)
+            return None if item is None else _MapColumn(item, arrow)
         case StringType():
             return _TextColumn()
         case DecimalType():
@@ -151,10 +152,11 @@ def _column_of(kind: DataType, path: str, rules: TypeRules, arrow: pa.DataType) 
         case TimestampType():
             return ZonedColumn(arrow, rules.zone)
     types = _TYPES.get(type(kind))
-    return types and _PlainColumn(types, arrow)
+    return None if types is None else _PlainColumn(types, arrow)
 
 
-_INTEGERS, _FLOATS = frozenset((int, _NONE)), frozenset((int, float, _NONE))
+_INTEGERS: frozenset[type] = frozenset((int, _NONE))
+_FLOATS: frozenset[type] = frozenset((int, float, _NONE))
 _TYPES: dict[type[DataType], frozenset[type]] = {
     BooleanType: frozenset((bool, _NONE)),
     **dict.fromkeys((ByteType, ShortType, IntegerType, LongType), _INTEGERS),
@@ -179,7 +181,7 @@ class _PlainColumn:
 class _TextColumn:
     """Any value: one that is no text is its own text."""
 
-    types = _JSON
+    types: ClassVar[frozenset[type]] = _JSON
 
     def make(self, values: list[Any]) -> tuple[pa.Array, Rows]:
         if not _TEXTS.issuperset(map(type, values)):
@@ -203,7 +205,7 @@ class _DecimalColumn:
     """Numbers, or texts of numbers, that need no rounding."""
 
     arrow: pa.DataType
-    types = frozenset((int, float, str, _NONE))
+    types: ClassVar[frozenset[type]] = frozenset((int, float, str, _NONE))
 
     def make(self, values: list[Any]) -> tuple[pa.Array, Rows]:
         if not self.types.issuperset(map(type, values)):
@@ -219,7 +221,7 @@ class _DecimalColumn:
 class _StructColumn:
     fields: dict[str, Field]
     arrow: pa.DataType
-    types = frozenset((dict, _NONE))
+    types: ClassVar[frozenset[type]] = frozenset((dict, _NONE))
 
     def make(self, values: list[Any]) -> tuple[pa.Array, Rows]:
         nulls, given = _nulls(values, dict, {})
@@ -235,7 +237,7 @@ class _StructColumn:
 class _ListColumn:
     item: Column
     arrow: pa.DataType
-    types = frozenset((list, _NONE))
+    types: ClassVar[frozenset[type]] = frozenset((list, _NONE))
 
     def make(self, values: list[Any]) -> tuple[pa.Array, Rows]:
         nulls, given = _nulls(values, list, [])
@@ -247,7 +249,7 @@ class _ListColumn:
 class _MapColumn:
     item: Column
     arrow: pa.DataType
-    types = frozenset((dict, _NONE))
+    types: ClassVar[frozenset[type]] = frozenset((dict, _NONE))
 
     def make(self, values: list[Any]) -> tuple[pa.Array, Rows]:
         nulls, given = _nulls(values, dict, {})

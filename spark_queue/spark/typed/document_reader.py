@@ -1,4 +1,4 @@
-"""Read JSON documents as columns: those that `orjson` reads without a loss, and the others one by one."""
+"""Read JSON documents as columns: those that `orjson` reads without a loss, else one by one."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class DocumentReader:
     def _load(self, documents: list[bytes], first: int, odd: list[int]) -> list[Any] | None:
         """Return the values of documents, or `None` if one of them needs to be read by itself.
 
-        Adds to `odd` the rows of which only the texts of parts are not known. `first`: the first row.
+        Adds to `odd` the rows of which only the texts of parts are unknown. `first`: the first row.
         """
         loaded = load_all(documents)
         if loaded is None:

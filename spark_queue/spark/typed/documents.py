@@ -114,7 +114,7 @@ _WRITTEN_OTHERWISE: frozenset[type] = _WITH_SPACES | {float}
 def load_all(texts: list[bytes]) -> Loaded | None:
     """Return the values of JSON texts.
 
-    Returns `None` if one of them is not JSON, or has a name twice, or a number that only Spark reads.
+    Returns `None` if one of them is not JSON, or has a name twice, or too long a number for Spark.
     """
     raw = b"[" + _BETWEEN.join(texts) + b"]"
     try:

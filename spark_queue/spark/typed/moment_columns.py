@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,9 +21,9 @@ _SAFE_LOCAL = _LOCAL.replace("[0-9]{4}", "(?:19[7-9][0-9]|20[0-2][0-9])", 1) + "
 _MICROS = pa.timestamp("us")
 _UTC = pa.timestamp("us", "UTC")
 _NONE = type(None)
-_TEXTS = frozenset((str, _NONE))
-_DATES = frozenset((dict, _NONE))
-_SECONDS = frozenset((int, _NONE))
+_TEXTS: frozenset[type] = frozenset((str, _NONE))
+_DATES: frozenset[type] = frozenset((dict, _NONE))
+_SECONDS: frozenset[type] = frozenset((int, _NONE))
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class DayColumn:
     """Makes DATE."""
 
     arrow: pa.DataType
-    types = _TEXTS | _DATES
+    types: ClassVar[frozenset[type]] = _TEXTS | _DATES
 
     def make(self, values: list[Any]) -> tuple[pa.Array, set[int]]:
         """Return the array. Raises `ValueError` if a value is of another type."""
@@ -50,7 +50,7 @@ class LocalColumn:
     """Makes TIMESTAMP_NTZ."""
 
     arrow: pa.DataType
-    types = _TEXTS
+    types: ClassVar[frozenset[type]] = _TEXTS
 
     def make(self, values: list[Any]) -> tuple[pa.Array, set[int]]:
         """Return the array. Raises `ValueError` if a value is of another type."""
@@ -60,9 +60,7 @@ class LocalColumn:
 
     def read(self, texts: pa.Array) -> pa.Array:
         """Return texts as timestamps. Raises `ValueError` if one of them is none."""
-        return _moments(
-            texts, self.arrow, _LOCAL + "$", moments.local_micros_of, lambda usual: usual.cast(_MICROS)
-        )
+        return _moments(texts, self.arrow, _LOCAL + "$", moments.local_micros_of, lambda usual: usual.cast(_MICROS))
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ class ZonedColumn:
 
     arrow: pa.DataType
     zone: Zone
-    types = _TEXTS | _DATES | _SECONDS
+    types: ClassVar[frozenset[type]] = _TEXTS | _DATES | _SECONDS
 
     def make(self, values: list[Any]) -> tuple[pa.Array, set[int]]:
         """Return the array. Raises `ValueError` if a value is of another type."""

@@ -20,7 +20,7 @@ from spark_queue.spark.typed.documents import Loaded, compact_texts
 from spark_queue.spark.typed.extended import form_value, text_forms
 
 #: Returns the value that begins at a place of a text, and where it ends.
-_scan = json.JSONDecoder().scan_once
+_scan = json.JSONDecoder().raw_decode
 
 _SPACE = r"[ \t\n\r]*"
 _ITEM = re.compile(rf"{_SPACE}[\[,]{_SPACE}")
@@ -77,10 +77,7 @@ def replace_all(part: Part, loaded: Loaded, documents: list[bytes]) -> list[int]
     They have to be read by themselves.
     """
     values, failed = loaded.values, []
-    if isinstance(part, _Fields):
-        rows = part.replace_most(loaded)
-    else:
-        rows = _rows(part, values, loaded)
+    rows = part.replace_most(loaded) if isinstance(part, _Fields) else _rows(part, values, loaded)
     for row in rows:
         text = documents[row].decode()
         try:
@@ -112,7 +109,7 @@ class _Text:
         return self.as_text(value, text[start:end])
 
     def as_text(self, value: Any, text: str) -> str:
-        """Return an object, an array or a number as this type has it: an identifier is an object, too."""
+        """Return an object, an array or a number as text: identifiers are objects, too."""
         if type(value) is dict and len(value) == 1 and (found := form_value(value, _FORMS)) is not None:
             return str(found)
         return text
@@ -169,13 +166,13 @@ class _Items:
         return self.item.is_in(chain.from_iterable(lists), loaded)
 
     def replace(self, value: Any, loaded: Loaded, text: str, start: int, end: int) -> Any:
-        at = start
-        for row, one in enumerate(value):
-            at = _skip(_ITEM, text, at)
+        rows = _rows(self.item, value, loaded)
+        last = start
+        for row in range(rows[-1] + 1):
+            at = _skip(_ITEM, text, last)
             last = _scan(text, at)[1]
-            if self.item.is_in((one,), loaded):
-                value[row] = self.item.replace(one, loaded, text, at, last)
-            at = last
+            if row in rows:
+                value[row] = self.item.replace(value[row], loaded, text, at, last)
         return value
 
 
@@ -188,10 +185,11 @@ class _Values:
         return self.item.is_in(chain.from_iterable(map(dict.values, maps)), loaded)
 
     def replace(self, value: Any, loaded: Loaded, text: str, start: int, end: int) -> Any:
+        names = [*value]
+        wanted = {names[row] for row in _rows(self.item, [*value.values()], loaded)}
         for name, at, last in _members(text, start):
-            one = value[name]
-            if self.item.is_in((one,), loaded):
-                value[name] = self.item.replace(one, loaded, text, at, last)
+            if name in wanted:
+                value[name] = self.item.replace(value[name], loaded, text, at, last)
         return value
 
 
@@ -203,7 +201,8 @@ def _starts(name: str, raw: bytes) -> list[int]:
 
     Raises `ValueError` if the name may be written in another way, or within a text.
     """
-    if _SEARCHED.fullmatch(name) is None or (b"\\" in raw and (_ESCAPED.search(raw) or rf'\"{name}"'.encode() in raw)):
+    within_a_text = rf'\"{name}"'.encode()
+    if _SEARCHED.fullmatch(name) is None or (b"\\" in raw and (_ESCAPED.search(raw) or within_a_text in raw)):
         raise ValueError
     return [found.end() for found in re.finditer(rf'"{re.escape(name)}"{_SPACE}:{_SPACE}'.encode(), raw)]
 
