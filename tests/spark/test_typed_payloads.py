@@ -176,6 +176,7 @@ def test_payloads_of_one_text_do_not_reach_into_the_next():
         (DecimalType(6, 2), "99999", None),
         (DecimalType(6, 2), '" 1"', None),
         (DecimalType(38, 0), "1" + "2" * 37, Decimal("1" + "2" * 37)),
+        (DecimalType(38, 10), "12345678901234567890123456789012345678", None),
         (StringType(), "1.10", "1.10"),
         (StringType(), "1e400", "1e400"),
         (StringType(), "true", "true"),

@@ -17,7 +17,6 @@ from pyspark.sql.types import (
     ByteType,
     DataType,
     DateType,
-    DecimalType,
     DoubleType,
     FloatType,
     IntegerType,
@@ -84,9 +83,6 @@ class ArrowReader:
             case ArrayType():
                 items = self._shape(found.values, kind.elementType, target.value_type)
                 return pa.ListArray.from_arrays(found.offsets, items, type=target, mask=nulls)
-            case DecimalType():
-                found.validate(full=True)
-                return found
             case DateType():
                 return DayColumn(target).read(found)
             case TimestampNTZType():
@@ -103,7 +99,7 @@ def _is_known(kind: DataType) -> bool:
         return len(set(names)) == len(names) > 0 and all(_is_known(one.dataType) for one in kind.fields)
     if isinstance(kind, ArrayType):
         return _is_known(kind.elementType)
-    return isinstance(kind, (*_UNCHANGED, *_MOMENTS, DecimalType))
+    return isinstance(kind, (*_UNCHANGED, *_MOMENTS))  # it reads a DECIMAL that is too large as another number
 
 
 def _read_type(kind: DataType) -> pa.DataType:
@@ -113,8 +109,6 @@ def _read_type(kind: DataType) -> pa.DataType:
             return pa.struct([(one.name, _read_type(one.dataType)) for one in kind.fields])
         case ArrayType():
             return pa.list_(_read_type(kind.elementType))
-        case DecimalType():
-            return pa.decimal128(kind.precision, kind.scale)
     return pa.string() if isinstance(kind, _MOMENTS) else _ARROW_TYPES[type(kind)]
 
 

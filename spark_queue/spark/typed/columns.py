@@ -1,7 +1,7 @@
 """Make whole columns of JSON values that orjson has read, for the values that are as usual.
 
 The usual values of a type become an Arrow array at once. The others go to the type's parser, one by
-one: see `values.py`. It knows all rules; what is made at once here is what it would return.
+one: see `values.py`. It knows all rules; the values of both are the same.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ from spark_queue.spark.typed.values import Parser, PartlyRead, TypeRules, parser
 
 _NONE = type(None)
 _JSON: frozenset[type] = frozenset((str, int, float, bool, dict, list, _NONE))
-_PLAIN_NUMBER = r"^-?[0-9]{1,38}(?:\.[0-9]{1,38})?$"
 
 #: Numbers of rows.
 Rows = set[int]
@@ -212,7 +211,10 @@ class _DecimalColumn:
             raise ValueError
         texts = [value if type(value) is str else None if value is None else repr(value) for value in values]
         found = pa.array(texts, pa.string())
-        if pc.all(pc.match_substring_regex(found, _PLAIN_NUMBER)).as_py() is False:
+        # Arrow checks no number that is too large after it has got its scale.
+        whole, scale = self.arrow.precision - self.arrow.scale, self.arrow.scale
+        fitting = rf"^-?0*[0-9]{{0,{whole}}}(?:\.[0-9]{{0,{scale}}})?$"
+        if pc.all(pc.match_substring_regex(found, fitting)).as_py() is False:
             raise ValueError
         return found.cast(self.arrow), set()
 
