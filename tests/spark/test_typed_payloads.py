@@ -205,6 +205,8 @@ def test_payloads_of_one_text_do_not_reach_into_the_next():
         (DayTimeIntervalType(0, 3), "\"INTERVAL '-1 02:03:04' DAY TO SECOND\"", -timedelta(1, 7384)),
         (DayTimeIntervalType(0, 3), '"26:03:04"', None),
         (DayTimeIntervalType(3, 3), '"1.5"', timedelta(seconds=1.5)),
+        (DayTimeIntervalType(3, 3), '"-0.5"', -timedelta(seconds=0.5)),
+        (DayTimeIntervalType(3, 3), "\"INTERVAL '-00.000001' SECOND\"", -timedelta(microseconds=1)),
         (ArrayType(StringType()), '["x",1,null]', ["x", "1", None]),
         (MapType(StringType(), StringType()), '{"a":1.50,"b":null}', [("a", "1.50"), ("b", None)]),
     ],
