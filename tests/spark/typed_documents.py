@@ -110,7 +110,7 @@ def _differs(kind: DataType, value: Any) -> bool:
         case ArrayType():
             return isinstance(value, list) and any(_differs(kind.elementType, one) for one in value)
         case TimestampType():
-            return isinstance(value, int) and abs(value) > 9_223_372_036_854
+            return isinstance(value, int) and 9_223_372_036_854 < abs(value) <= 2**63
         case BinaryType():
             return isinstance(value, str) and value.strip() not in ("", "AP8=", "AP8=AP8=", "QUJD")
         case DayTimeIntervalType(startField=3):
