@@ -12,7 +12,7 @@ import pyarrow as pa
 from spark_queue.errors import QueueError, StoreUnavailable
 from spark_queue.messages.ids import new_id_array
 from spark_queue.messages.schema import PUSHES
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.stream import StreamOptions
 from spark_queue.rest.metrics import ServerMetrics
 from spark_queue.rest.receipts import sibling_tag
 from spark_queue.stores.base import Store
@@ -37,7 +37,7 @@ class BoundQueue:
     ns: str
     queue: str
     store: Store
-    options: QueueOptions
+    options: StreamOptions
     metrics: ServerMetrics
 
     def count(self, act: str, status: str, messages: int = 1) -> None:
@@ -65,15 +65,15 @@ class BoundQueue:
 
         Messages that failed too often become dead letters instead, and so do damaged records.
         """
-        options, dead = self.options, self.options.dead_letter_queue_of(self.queue)
+        options, dead = self.options, self.options.dead_letters.queue_of(self.queue)
         while rows := sum(self.store.reserve(self.queue, tag, limit, lease=lease)):
-            if options.max_tries is not None:
+            if options.outcomes.max_tries is not None:
                 rows -= dead_letter_exhausted(
-                    self.store, self.queue, tag, options.max_tries, dead, options.history_ms
+                    self.store, self.queue, tag, options.outcomes.max_tries, dead, options.outcomes.history_ms
                 )
             batches: list[pa.RecordBatch] = []
             found = weight = 0
-            fetch_options: dict[str, Any] = {"dead": dead, "history": options.history_ms, "check_json": True}
+            fetch_options: dict[str, Any] = {"dead": dead, "history": options.outcomes.history_ms, "check_json": True}
             for batch in self.store.fetch(self.queue, f"{tag}/0", **fetch_options) if rows else ():
                 batches.append(batch)
                 found += batch.num_rows
@@ -111,7 +111,7 @@ class BoundQueue:
 
     def commit(self, tag: str, ids: Sequence[str] | None = None) -> int:
         """Commit messages that the tag still holds, all or with these ids. Return their number."""
-        return self.store.commit(self.queue, tag, ids, history=self.options.history_ms)
+        return self.store.commit(self.queue, tag, ids, history=self.options.outcomes.history_ms)
 
     def remove_popped(self, taken: TakenBatches) -> None:
         """Remove popped messages, and count each as one `get`, as keuss does."""
@@ -129,6 +129,6 @@ class BoundQueue:
         """
         options = self.options
         return roll_back_or_dead_letter(
-            self.store, self.queue, tag, ids, delay=delay, max_tries=options.max_tries,
-            dead=options.dead_letter_queue_of(self.queue), history=options.history_ms,
+            self.store, self.queue, tag, ids, delay=delay, max_tries=options.outcomes.max_tries,
+            dead=options.dead_letters.queue_of(self.queue), history=options.outcomes.history_ms,
         )  # fmt: skip

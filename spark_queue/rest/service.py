@@ -50,7 +50,8 @@ class Service:
     def __init__(self, settings: Settings, *, look_process: bool = False) -> None:
         """Create the state. No store is opened yet. `look_process`: see `create_app`."""
         self.settings, self.limits = settings, settings.limits
-        setup = Setup({ns: one.url for ns, one in settings.options.items()}, settings.graph, RETRY_TIMEOUT_MS)
+        urls = {ns: one.database.url for ns, one in settings.options.items()}
+        setup = Setup(urls, settings.graph, RETRY_TIMEOUT_MS)
         contents = Contents(setup)
         self.stores, self.declared = contents.stores, contents.declared
         # A thread for each look, and that of the scrapes.
@@ -65,7 +66,7 @@ class Service:
         self._shared_graph = self._make_shared_graph()
         self.events: Events | None = None
         if (place := settings.place_of_events()) is not None:
-            url, declared = settings.options[place.ns].url, settings.declared
+            url, declared = settings.options[place.ns].database.url, settings.declared
             store = open_store(url, retry_timeout=RETRY_TIMEOUT_MS)  # of its own: events change its layout
             self.events = Events(store, place.queue, executors=declared.executors, settings=declared.settings)
         self._lanes = LaneThreads()

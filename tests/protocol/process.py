@@ -23,7 +23,7 @@ from pyspark import TaskContext
 from spark_queue import FencedError
 from spark_queue.admin import common
 from spark_queue.errors import StoreUnavailable
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.roles import parse_options
 from spark_queue.spark.read import fetch as share
 from spark_queue.spark.read import lease_renewer as keeper
 from spark_queue.spark.read import multi_input, opening, queue_input
@@ -120,7 +120,7 @@ class Process:
         notes what it has reserved, too.
         """
         self._old, self.notes = old, notes
-        self._options = QueueOptions.parse(source, "stream", "snapshot")
+        self._options = parse_options(source, "stream")
         self._sink, self._disk = sink, disk
         self._found = disk().copy()
         self.query = self._found.query
@@ -165,7 +165,7 @@ class Process:
     @property
     def _queues(self) -> list[str]:
         inputs = self._options.inputs
-        return [one.queue for one in inputs.values()] if inputs else [self._options.queue or ""]
+        return [one.queue for one in inputs.values()] if inputs else [self._options.queue]
 
     def go_on(self) -> None:
         """Let it take one step."""

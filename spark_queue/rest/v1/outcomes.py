@@ -114,8 +114,9 @@ async def dead(bound: QueueDependency, service: ServiceDependency, request: Requ
     """Make reserved messages dead letters, whatever their number of tries."""
     with bound.count_errors("rollback"):
         ids_by_tag, fields = await _read(request, service, reason=parse_text)
-        letter = DeadLetterInfo(fields.get("reason") or NO_REASON, failed=1, history=bound.options.history_ms)
-        target = bound.options.dead_letter_queue_of(bound.queue)
+        history = bound.options.outcomes.history_ms
+        letter = DeadLetterInfo(fields.get("reason") or NO_REASON, failed=1, history=history)
+        target = bound.options.dead_letters.queue_of(bound.queue)
 
         def act(tag: str, ids: list[str] | None) -> int:
             return bound.store.move(bound.queue, target, tag=tag, ids=ids, dead_letter=letter)

@@ -8,13 +8,13 @@ from dataclasses import asdict, replace
 from functools import cached_property
 from typing import Any
 
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.stream import StreamOptions
 from spark_queue.spark.read.delivery import is_dropped
 from spark_queue.spark.read.fetch import FetchRange
 from spark_queue.spark.read.limits import ALL_ROWS
 from spark_queue.spark.read.log_cursor import LogCursor, rows_of
 from spark_queue.spark.read.offsets import Offset
-from spark_queue.stores import open_store
+from spark_queue.stores import open_database
 from spark_queue.stores.services.log.log import Log
 from spark_queue.stores.services.log.segments import LogPosition, LogRange
 
@@ -25,9 +25,9 @@ class LogInput:
     It reserves nothing. `places` in the offset of a batch: the places before and after the batch.
     """
 
-    def __init__(self, options: QueueOptions) -> None:
+    def __init__(self, options: StreamOptions) -> None:
         self._options = options
-        self._queue = options.queue or ""
+        self._queue = options.queue
         self._cursor = LogCursor(options)
         self._planned_place: LogPosition | None = None  # where the last batch ended
         self._checked_place: LogPosition | None = None  # where the last checked batch ended
@@ -68,7 +68,7 @@ class LogInput:
     @contextmanager
     def open_waiter(self) -> Iterator[Callable[[int], bool]]:
         """Yield a `wait` for another thread, with its own connection."""
-        with open_store(self._options.url, retry_timeout=self._options.retry_timeout) as store:
+        with open_database(self._options.database) as store:
             log = Log(store, self._queue, allow_data_loss=True)  # `check` reports messages that are gone
             yield lambda timeout: self._next_place is not None and log.wait(self._next_place, timeout)
 

@@ -9,23 +9,24 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from spark_queue.errors import CheckpointError
-from spark_queue.options.consistency import option_error
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.declaration import option_error
+from spark_queue.options.roles import ReadOptions
+from spark_queue.options.snapshot import SnapshotOptions
 from spark_queue.options.values import FROM_LATEST
 from spark_queue.stores.services.log.log import Log
 from spark_queue.stores.services.log.segments import LogPosition
 
 
-def starting_place(log: Log, options: QueueOptions) -> LogPosition:
+def starting_place(log: Log, options: ReadOptions) -> LogPosition:
     """Return the place at which the options start to read the sealed messages of a log.
 
     Raises `OptionError` if there is none, `CheckpointError` if its message was removed and
     `failOnDataLoss` is set.
     """
-    if (moment := options.starting_timestamp) is not None:
+    if (moment := options.log.starting_timestamp) is not None:
         if (found := log.position_since(moment)) is not None:
             return found
-        if options.starting_offsets_by_timestamp_strategy == FROM_LATEST:
+        if options.log.starting_offsets_by_timestamp_strategy == FROM_LATEST:
             return log.end()
         shown = datetime.fromtimestamp(moment / 1000, UTC).isoformat(timespec="milliseconds")
         why = (
@@ -33,12 +34,12 @@ def starting_place(log: Log, options: QueueOptions) -> LogPosition:
             "later: set an earlier time, or startingOffsetsByTimestampStrategy=latest to start after the last message"
         )
         raise option_error("startingTimestamp", why)
-    if isinstance(options.starting_offsets, int):
-        return _place_at(log, options, "startingOffsets", options.starting_offsets)
-    return log.end() if options.starting_offsets == FROM_LATEST else log.first()
+    if isinstance(options.log.starting_offsets, int):
+        return _place_at(log, options, "startingOffsets", options.log.starting_offsets)
+    return log.end() if options.log.starting_offsets == FROM_LATEST else log.first()
 
 
-def ending_place(log: Log, options: QueueOptions) -> LogPosition:
+def ending_place(log: Log, options: SnapshotOptions) -> LogPosition:
     """Return the place before which a batch read ends.
 
     Raises `OptionError` and `CheckpointError` as `starting_place` does.
@@ -50,7 +51,7 @@ def ending_place(log: Log, options: QueueOptions) -> LogPosition:
     return log.end()
 
 
-def _place_at(log: Log, options: QueueOptions, name: str, number: int) -> LogPosition:
+def _place_at(log: Log, options: ReadOptions, name: str, number: int) -> LogPosition:
     if (found := log.position_at(number)) is not None:
         return found
     first, end = log.positions
@@ -59,7 +60,7 @@ def _place_at(log: Log, options: QueueOptions, name: str, number: int) -> LogPos
             f"is {number}, but the log of queue {options.queue!r} ends at {end}: set a position from {first} to {end}"
         )
         raise option_error(name, why)
-    if options.fail_on_data_loss:
+    if options.log.fail_on_data_loss:
         raise CheckpointError(
             f"option {name!r} is {number}, but the log of queue {options.queue!r} begins at {first}: older messages "
             "were removed. Set a later position, or failOnDataLoss=false to continue at the first retained message",

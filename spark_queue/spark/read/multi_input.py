@@ -18,8 +18,7 @@ from typing import Any
 
 from spark_queue.errors import CheckpointError, FencedError
 from spark_queue.options.inputs import ALTS, LOG, ZIP
-from spark_queue.options.queue_options import QueueOptions
-from spark_queue.options.values import EXACTLY_ONCE
+from spark_queue.options.stream import StreamOptions
 from spark_queue.spark.read.deadly_batch import check_deaths
 from spark_queue.spark.read.delivery import is_dropped, mark_delivery
 from spark_queue.spark.read.fetch import ZippedRange
@@ -50,7 +49,7 @@ LOOK_INTERVAL = 0.25
 class MultiInputPlanner:
     """Plans the batches of several inputs, as `Consumer` does for one queue."""
 
-    def __init__(self, options: QueueOptions) -> None:
+    def __init__(self, options: StreamOptions) -> None:
         assert options.inputs is not None
         self._options = options
         self._input_facts = {binding: one.checkpoint_fields for binding, one in options.inputs.items()}
@@ -63,7 +62,7 @@ class MultiInputPlanner:
             share = max(1, share // len(options.inputs))
         for binding in options.inputs:
             one = replace(options.for_input(binding), max_bytes_per_trigger=share)
-            if one.mode == LOG:
+            if one.reading.mode == LOG:
                 self.members[binding] = self._logs[binding] = LogInput(one)
             else:
                 self.members[binding] = self.queues[binding] = QueueInput(one)
@@ -250,7 +249,7 @@ class MultiInputPlanner:
             return False
         tag = delivery_of(ends[bindings[0]])
         held = ", ".join(f"{rows - lost[binding]} of {rows} of {ends[binding]['queue']}" for binding in bindings)
-        if self._options.delivery == EXACTLY_ONCE:
+        if self._options.guarantee.exactly_once:
             steps = [f"spark-queue recover URL {ends[b]['queue']} {ends[b]['consumer']} --sink URL" for b in holding]
             raise FencedError(
                 f"batch {tag}: only {held} messages are still reserved, the others were released, or removed because "

@@ -11,7 +11,7 @@ from spark_queue.spark.read.arrival import next_arrival
 from spark_queue.spark.read.consumer import Consumer
 from spark_queue.spark.read.fetch import FetchRange
 from spark_queue.spark.read.offsets import Offset, tag_of
-from spark_queue.stores import open_store
+from spark_queue.stores import open_database
 from spark_queue.stores.types import COUNT_LIMIT, Condition
 
 
@@ -69,7 +69,7 @@ class QueueInput(Consumer):
     @contextmanager
     def open_waiter(self) -> Iterator[Callable[[int], bool]]:
         """Yield a `wait` for another thread, with its own connection."""
-        with open_store(self._options.url, retry_timeout=self._options.retry_timeout) as store:
+        with open_database(self._options.database) as store:
             yield partial(store.wait, self.queue)
 
     def count_ready(self, limit: int) -> int:
@@ -91,7 +91,7 @@ class QueueInput(Consumer):
 
     def _bury_unreadable(self, tag: str, parts: int) -> list[int]:
         """Make dead letters of unreadable messages of a tag; return the other rows by partition."""
-        dead, history = self._options.dead_letter_queue_of(self.queue), self._options.history_ms
+        dead, history = self._options.dead_letters.queue_of(self.queue), self._options.outcomes.history_ms
         pages = [self.store.fetch(self.queue, f"{tag}/{part}", dead=dead, history=history) for part in range(parts)]
         return [sum(page.num_rows for page in one) for one in pages]
 

@@ -6,7 +6,7 @@ import logging
 import time
 from collections import deque
 
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.stream import StreamOptions
 from spark_queue.spark.read.batch_size import FIRST_ROWS
 from spark_queue.spark.read.fair_share import FairShare
 from spark_queue.spark.read.limits import ALL_ROWS, partition_limits
@@ -26,10 +26,10 @@ class Reserver:
     share to other consumers of the queue.
     """
 
-    def __init__(self, options: QueueOptions, consumer: str, lease: int) -> None:
+    def __init__(self, options: StreamOptions, consumer: str, lease: int) -> None:
         """`lease`: that of reserved messages (ms)."""
         self._options, self._lease = options, lease
-        self._queue = options.queue or ""
+        self._queue = options.queue
         self.memory = MemoryLimit(options)
         self._full = False  # whether the last batch has all the bytes that it may have
         self._share = FairShare(self._queue, consumer)
@@ -75,16 +75,16 @@ class Reserver:
 
     def _reserve_usable(self, store: Store, tag: str, limit: int, before: int) -> Reserved:
         """Reserve up to `limit` messages. Those at `maxTries` become dead letters."""
-        queue, max_tries, dead = self._queue, self._options.max_tries, self._options.dead_letter_queue_of(self._queue)
+        queue, outcomes, dead = self._queue, self._options.outcomes, self._options.dead_letters.queue_of(self._queue)
         most, least = partition_limits(self._options)
         rows, max_bytes = self.possible_rows(limit), self.memory.batch_bytes(limit)
         while True:
             reserved = store.reserve_bytes(
                 queue, tag, rows, max_bytes, partitions=most, min_partitions=least, lease=self._lease, before=before
             )
-            if not reserved.rows or max_tries is None:
+            if not reserved.rows or outcomes.max_tries is None:
                 return reserved
-            buried = dead_letter_exhausted(store, queue, tag, max_tries, dead, self._options.history_ms)
+            buried = dead_letter_exhausted(store, queue, tag, outcomes.max_tries, dead, outcomes.history_ms)
             if not buried:
                 return reserved
             log.warning("%d messages of %s failed too often: moved to %s", buried, queue, dead)

@@ -18,11 +18,11 @@ from pyspark.sql.types import StringType, StructField, StructType
 from spark_queue.errors import MessageError, OptionError, did_you_mean, plural
 from spark_queue.messages.dead_letter import put_letters
 from spark_queue.messages.rules import delay_rules, is_utf8
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.settle import SettleOptions
 from spark_queue.spark.encode import dead_letters_of, delays_ms, encode_changes, filter_encoded
 from spark_queue.spark.write.columns import SETTLE_COLUMN_TYPES, check_write_schema
 from spark_queue.spark.write.data_writers import WriteOperation, WriteResult
-from spark_queue.stores import open_store
+from spark_queue.stores import open_database
 from spark_queue.stores.base import Store, rejected_rows_error
 from spark_queue.stores.named import NamedStores
 from spark_queue.stores.services.dead_letters import add_settled, history_of, roll_back_or_dead_letter
@@ -35,18 +35,18 @@ SETTLE_OUTCOMES = ("commit", "rollback", "dead", "move")
 BAD_ID = "its id is"
 
 
-class Settle(WriteOperation):
+class Settle(WriteOperation[SettleOptions]):
     """Settles messages of the batch, one per row: `commit`, `rollback`, `dead` or `move`.
 
     Raises `SchemaError` if the columns do not fit. Raises `OptionError` if the layout cannot move
     messages as column `to` says, or if no query of this consumer works on a batch.
     """
 
-    def __init__(self, options: QueueOptions, schema: StructType) -> None:
+    def __init__(self, options: SettleOptions, schema: StructType) -> None:
         super().__init__(options, schema)
         check_write_schema(schema, SETTLE_COLUMN_TYPES, required=["id", "outcome"])
-        self._queue, self._consumer = options.queue or "", options.consumer or ""
-        with open_store(options.url, retry_timeout=options.retry_timeout) as store:
+        self._queue, self._consumer = options.queue, options.consumer
+        with open_database(options.database) as store:
             if "to" in schema.names:  # only a move needs it; what the rows do is not known before the tasks run
                 store.check_forward()
             self._tags = started_batches(store, self._queue, self._consumer)
@@ -66,14 +66,16 @@ class Settle(WriteOperation):
 
     def write(self, stores: NamedStores, batch: pa.RecordBatch, done: WriteResult) -> None:
         store, options, queue = stores[""], self.options, self._queue
-        history = history_of(store, queue, self._consumer) if options.history is None else options.history
+        history = (
+            history_of(store, queue, self._consumer) if options.outcomes.history is None else options.outcomes.history
+        )
         rows = batch.num_rows
         batch, buried = self._without_bad_rows(store, batch, history)
         groups = _group_ids(batch)
         add_settled(store, queue, self._consumer, batch.num_rows)
         moving = batch.filter(pc.equal(batch.column("outcome"), "move"))
-        dead = options.dead_letter_queue_of(queue)
-        retry: dict[str, Any] = {"max_tries": options.max_tries, "dead": dead, "history": history}
+        dead = options.dead_letters.queue_of(queue)
+        retry: dict[str, Any] = {"max_tries": options.outcomes.max_tries, "dead": dead, "history": history}
         for tag in self._tags:
             if moving.num_rows:
                 buried += self._move(store, tag, moving, history)
@@ -97,7 +99,7 @@ class Settle(WriteOperation):
         if not wrong:
             return batch, 0
         ids = [(one or b"").decode(errors="replace") for one in batch.column("id").cast(pa.binary()).to_pylist()]
-        if self.options.on_bad_row == "fail":
+        if self.options.writing.on_bad_row == "fail":
             row, rule = next(iter(wrong.items()))
             rest = f" (and {plural(len(wrong) - 1, 'more row')})" if len(wrong) > 1 else ""
             place = f"queue {queue!r}, row with id {ids[row]!r}"
@@ -110,7 +112,7 @@ class Settle(WriteOperation):
             names = pa.record_batch({"id": pa.array([ids[row] for row in nameless], pa.string())})
             rows, _ = encode_changes(names, StructType([StructField("id", StringType())]), "text")
             letters = dead_letters_of(queue, rows, list(nameless.values()))
-            put_letters(partial(store.push, self.options.dead_letter_queue_of(queue)), letters)
+            put_letters(partial(store.push, self.options.dead_letters.queue_of(queue)), letters)
         bad = pa.array(list(wrong))
         return batch.filter(pc.invert(pc.is_in(pa.array(range(batch.num_rows)), bad))), len(wrong)
 
@@ -121,7 +123,7 @@ class Settle(WriteOperation):
         `MessageError` instead with `onBadRow=fail`.
         """
         queue, dead = self._queue, 0
-        rows, faults = encode_changes(batch, self.schema, self.options.payload_format, self.style)
+        rows, faults = encode_changes(batch, self.schema, self.options.content.payload_format, self.style)
         for to in batch.column("to").unique().to_pylist():
             part, wrong = filter_encoded(rows, faults, pc.equal(batch.column("to"), to))
             if fault := self._fault_of_target(store, to):
@@ -132,7 +134,7 @@ class Settle(WriteOperation):
                         raise rejected_rows_error(queue, part, wrong)
                     store.forward(queue, to, tag, part)
                 except MessageError as error:  # may repeat: a store checks its own rules after the common ones
-                    if self.options.on_bad_row == "fail" or not error.rows:
+                    if self.options.writing.on_bad_row == "fail" or not error.rows:
                         raise
                     self._bury(store, tag, part.column("id").to_pylist(), error.rows, history)
                     bad = pa.array(list(error.rows))
@@ -159,7 +161,7 @@ class Settle(WriteOperation):
             reasons.setdefault(reason, []).append(ids[row])
         for reason, group in reasons.items():
             death = DeadLetterInfo(reason, history=history)
-            dead = self.options.dead_letter_queue_of(self._queue)
+            dead = self.options.dead_letters.queue_of(self._queue)
             store.move(self._queue, dead, tag=tag, ids=group, dead_letter=death)
 
 
