@@ -108,7 +108,7 @@ def consumer_option(default: Any = MISSING) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class QueueReading:
     """How a queue is read."""
 
     fail_if_missing: bool = option(

@@ -94,7 +94,10 @@ def _resolved(role: Role, chosen: dict[str, Any], roles: tuple[Role, ...]) -> An
 
 
 def _parse_values(raw: Mapping[str, str], roles: tuple[Role, ...]) -> dict[str, Any]:
-    """Return the values of the given options, by name in snake case, if these roles have them."""
+    """Return the values of the given options, by name in snake case.
+
+    Raises `OptionError` for an option that is unknown, invalid, or not for these roles.
+    """
     chosen: dict[str, Any] = {}
     for given, text in raw.items():
         if given.lower() in SPARK_OPTIONS:

@@ -16,7 +16,7 @@ from spark_queue.options.consistency import (
 from spark_queue.options.declaration import option, option_error, part
 from spark_queue.options.inputs import LOG, QUEUE
 from spark_queue.options.parsers import log_position, moment, one_of
-from spark_queue.options.parts import Content, Database, LogStart, Reading, queue_option
+from spark_queue.options.parts import Content, Database, LogStart, QueueReading, queue_option
 from spark_queue.options.values import FROM_LATEST, Role
 
 
@@ -25,7 +25,7 @@ class SnapshotOptions:
     """The options of a batch read. Durations are in ms, and `None` is not set."""
 
     database: Database = part(Database, without=("urls",))
-    reading: Reading = part(Reading)
+    reading: QueueReading = part(QueueReading)
     log: LogStart = part(LogStart)
     content: Content = part(Content)
     queue: str = queue_option()

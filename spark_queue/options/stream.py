@@ -27,7 +27,7 @@ from spark_queue.options.parts import (
     Guarantee,
     LogStart,
     Outcomes,
-    Reading,
+    QueueReading,
     consumer_option,
     queue_option,
 )
@@ -43,7 +43,7 @@ class StreamOptions:
     """
 
     database: Database = part(Database)
-    reading: Reading = part(Reading)
+    reading: QueueReading = part(QueueReading)
     log: LogStart = part(LogStart)
     guarantee: Guarantee = part(Guarantee)
     outcomes: Outcomes = part(Outcomes)

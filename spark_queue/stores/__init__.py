@@ -111,7 +111,10 @@ def open_store(url: str, *, retry_timeout: int = 5_000, create: bool = True) -> 
 
 
 def open_database(database: Database, *, create: bool = True) -> Store:
-    """Return the store of a single database. Raises as `open_store`."""
+    """Return the store of a single database.
+
+    Raises `OptionError` and `DriverMissing` as `open_store`.
+    """
     return open_store(database.url, retry_timeout=database.retry_timeout, create=create)
 
 
@@ -131,7 +134,8 @@ def resolve_options(options: OptionsType) -> OptionsType:
 def resolve_place(url: str, queues: Sequence[tuple[str, str]]) -> str:
     """Check a URL and the names of queues, each with its mode.
 
-    Return the URL as it is valid in every process. Raises as `resolve_options`.
+    Return the URL as it is valid in every process. Raises `OptionError` and `DriverMissing` as
+    `resolve_options`.
     """
     with open_store(url) as store:
         for queue, _ in queues:

@@ -101,7 +101,7 @@ BUGS: dict[str, Bug] = {
     ),
     "timestamps of payloads are in UTC": Bug(
         "spark/json_style.py",
-        'zone=zone_of(payload_zone(options) or "UTC").info',
+        'zone=zone_of(payload_zone(content) or "UTC").info',
         'zone=zone_of("UTC").info',
         "tests/spark/test_json_write.py::test_the_zone_of_the_option_comes_before_that_of_the_session",
     ),
