@@ -208,17 +208,17 @@ def test_a_record_that_is_replaced_by_itself_stays(store, name):
     (page,) = (one.batch for one in store._buckets(name, None))
     (rows,) = _opened(page)
     record = Record(page.column("id")[0].as_py(), milliseconds(page.column("mature"))[0].as_py())
-    recast = partial(store._attempt, store._replace_records, name)  # a transaction may meet another and begin again
-    assert recast(None, [record], build_bucket(rows, Buckets(10)))
+    replace = partial(store._attempt, store._replace_records, name)  # a transaction may meet another and begin again
+    assert replace(None, [record], build_bucket(rows, Buckets(10)))
     assert payloads(store.peek(name)) == list(range(10))
     store.reserve(name, "c/1", 10)
-    assert recast("c/1/0", [record], build_bucket(rows, Buckets(10)))
+    assert replace("c/1/0", [record], build_bucket(rows, Buckets(10)))
     assert payloads(store.fetch(name, "c/1/0")) == list(range(10))
     assert store.sizes(name) == Sizes(0, 0, 10)
-    assert not recast("c/2/0", [record], build_bucket(rows, Buckets(10))), "it is not theirs"
-    assert not recast(None, [record], build_bucket(rows, Buckets(10))), "it is not free"
+    assert not replace("c/2/0", [record], build_bucket(rows, Buckets(10))), "it is not theirs"
+    assert not replace(None, [record], build_bucket(rows, Buckets(10))), "it is not free"
     assert store.commit(name, "c/1") == 10
-    assert not recast("c/1/0", [record], build_bucket(rows, Buckets(10))), "it is gone"
+    assert not replace("c/1/0", [record], build_bucket(rows, Buckets(10))), "it is gone"
     assert store.sizes(name) == Sizes(0, 0, 0)
 
 

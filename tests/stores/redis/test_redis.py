@@ -844,7 +844,7 @@ def test_what_is_passed_on_in_many_steps_has_one_lease(store, raw, queue, small_
 
 
 @pytest.mark.parametrize("lease", [1000, 3 * MINUTE, None])
-def test_a_retag_that_is_cut_off_anywhere_is_completed_by_the_next(
+def test_a_transfer_that_is_cut_off_anywhere_is_completed_by_the_next(
     monkeypatch, redis_url, peer, raw, queue, small_steps, lease
 ):
     for store, once in cuts(monkeypatch, redis_url):
@@ -900,7 +900,7 @@ def test_what_is_passed_on_in_the_middle_of_a_renewal_is_held(store, peer, raw, 
     assert peer.commit(queue, "c/1") == 20
 
 
-def test_renewals_and_retags_at_once_leave_one_end(store, peer, raw, queue, small_steps):
+def test_renewals_and_transfers_at_once_leave_one_end(store, peer, raw, queue, small_steps):
     store.push(queue, pushes(list(range(60))))
     store.reserve(queue, "c/1", 10, lease=MINUTE)
     store.reserve(queue, "c/2", 50, lease=MINUTE)
