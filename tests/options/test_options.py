@@ -143,6 +143,8 @@ def test_any_values_parse_or_raise_an_option_error(raw, role):
         ("stream", {"delivery": "twice"}, "must be one of at-least-once"),
         ("push", {"onBadRow": "deadleter"}, "did you mean 'deadLetter'"),
         ("settle", {}, "option 'consumer' is missing"),
+        ("settle", {"urls": '{"a": "sqlite:///a.db"}'}, "'urls' is not for a write that settles: leave it out"),
+        ("snapshot", {"urls": '{"a": "sqlite:///a.db"}'}, "'urls' is not for a batch read: leave it out"),
     ],
 )
 def test_what_cannot_be_meant_is_told(role, raw, message):

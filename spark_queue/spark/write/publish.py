@@ -72,7 +72,7 @@ class Publish(Push):
             ledgers = self._load_ledgers(stores, sink)
             decided = ledgers.is_decided(number, self._writer(done.batch_job))
             hashes: list[bytes] = []
-            new_ids = self._make_new_ids(stores, ids.take)
+            new_ids = self._make_new_ids(stores, ids.next_ids)
 
             def write(batch: pa.RecordBatch) -> None:
                 for part in self._split_by_queue(stores, batch, new_ids):
