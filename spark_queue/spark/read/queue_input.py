@@ -12,6 +12,7 @@ from spark_queue.spark.read.consumer import Consumer
 from spark_queue.spark.read.fetch import FetchRange
 from spark_queue.spark.read.offsets import Offset, tag_of
 from spark_queue.stores import open_store
+from spark_queue.stores.services.option_policy import policy_of
 from spark_queue.stores.types import COUNT_LIMIT, Condition
 
 
@@ -91,9 +92,8 @@ class QueueInput(Consumer):
 
     def _bury_unreadable(self, tag: str, parts: int) -> list[int]:
         """Make dead letters of unreadable messages of a tag; return the other rows by partition."""
-        dead, history = self._options.dead_letter_queue_of(self.queue), self._options.history_ms
-        pages = [self.store.fetch(self.queue, f"{tag}/{part}", dead=dead, history=history) for part in range(parts)]
-        return [sum(page.num_rows for page in one) for one in pages]
+        stored = self.store.queue(self.queue, policy_of(self._options))
+        return [sum(page.num_rows for page in stored.read(f"{tag}/{part}")) for part in range(parts)]
 
     def trim(self, start: Offset, rows: list[int], limit: int) -> list[int]:
         """Release all but the first `limit` messages after `start`; return the rows that stay.
