@@ -393,7 +393,7 @@ def check_layout(store: Store) -> None:
     if (
         store.ids_unique_per_store
         or store.unsupported & {"order", "ids", "payloads"}
-        or store.default_layout is not None
+        or type(store).default_layout is not None
     ):
         raise OptionError(
             f"the layout {store.layout_name} cannot hold events, which need order, ids and a history of their "

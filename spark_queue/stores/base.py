@@ -267,6 +267,7 @@ class Store(ABC):
 
         Raises `OptionError` as `check_buckets` does.
         """
+        layout = type(self).default_layout if layout is None else layout
         if isinstance(layout, Buckets):
             self.check_buckets()
         if "buckets" in self.unsupported or batch.num_rows < 2:  # a single message never becomes a bucket
@@ -317,7 +318,8 @@ class Store(ABC):
 
         The setting of the queue may be SETTINGS_CACHE_SECONDS old.
         """
-        return self._settings.get(queue).layout if self.default_layout is None else self.default_layout
+        always = type(self).default_layout
+        return self._settings.get(queue).layout if always is None else always
 
     def _read_settings(self, queue: str) -> StoredSettings:
         return StoredSettings(layout=read_layout(self, queue))
