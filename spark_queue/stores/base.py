@@ -81,6 +81,7 @@ from spark_queue.stores.support.patience import retry_timeout_or
 from spark_queue.stores.support.pause import PAUSE_CACHE_SECONDS, PauseCache
 from spark_queue.stores.support.refit import has_buckets, split_unfit
 from spark_queue.stores.support.settings import SettingsCache
+from spark_queue.stores.support.waiting import AwaitedQueue, OneQueue, wait
 from spark_queue.stores.types import (
     ZERO_SIZES,
     Claim,
@@ -200,7 +201,7 @@ class Store(ABC):
         #: version.
         self._last_empty_wait = ("", 0.0, math.inf, 0)
         self._settings = SettingsCache(self._read_settings)
-        self._close_count = 0  # how often it was closed: that ends a wait
+        self._close_count = 0
         self._counters = Counters(self._count)
         self._pause_cache = PauseCache(self._read_paused)
 
@@ -1112,32 +1113,26 @@ class Store(ABC):
         With `hint`, a signal for this queue returns `True` without another check: for callers that
         reserve next, and may find no message.
         """
-        now, closings = time.monotonic(), self._close_count
+        now = time.monotonic()
         end = now + timeout / 1000
         name, until, due, version = self._last_empty_wait
         if name == queue and now < until:  # the result of the last wait is still cached
             pause = min(end - now, due - now, self.poll_interval(queue))
             self._wait_signal(queue, version, max(0.0, pause))
-        polled = None  # the number of the signals before a sleep that only a signal or a poll should end
-        while True:
-            version = self._signal_version(queue)  # before the check, so that no later signal is lost
-            wait = self.next_reservable(queue)
-            if wait is not None and wait <= 0:
-                if polled == version == self._signal_version(queue):
-                    self.missed_signal(queue)
-                return True
-            now = time.monotonic()
-            due = math.inf if wait is None else now + wait / 1000
-            if now >= end:
-                self._last_empty_wait = queue, now + EMPTY_CACHE_MS / 1000, due, version
-                return False
-            interval = self.poll_interval(queue)
-            self._wait_signal(queue, version, min(end - now, due - now, interval))
-            polled = version if now + interval < due else None
-            if closings != self._close_count:
-                return False
-            if hint and self._signalled_for(queue, version):
-                return True
+
+        def is_hint(version: int) -> bool:
+            return hint and self._signalled_for(queue, version)
+
+        waited = wait([AwaitedQueue(self, queue)], OneQueue(self, queue), end, is_hint=is_hint)
+        now = time.monotonic()
+        if not waited.found and now >= end:
+            self._last_empty_wait = queue, now + EMPTY_CACHE_MS / 1000, waited.due, waited.version
+        return waited.found
+
+    @property
+    def close_count(self) -> int:
+        """How often it was closed: that ends a wait."""
+        return self._close_count
 
     def _notify(self, queue: str, mature: int = 0) -> None:  # noqa: B027 not all have signals
         """Notify waiting clients: a message can be reserved at this moment (ms), or (0) at once.

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
 from spark_queue.spark.read.arrival import next_arrival
 from spark_queue.spark.read.consumer import Consumer
 from spark_queue.spark.read.fetch import FetchRange
 from spark_queue.spark.read.offsets import Offset, tag_of
-from spark_queue.stores import open_store
 from spark_queue.stores.services.option_policy import policy_of
+from spark_queue.stores.support.waiting import AwaitedQueue
 from spark_queue.stores.types import COUNT_LIMIT, Condition
 
 
@@ -67,11 +65,9 @@ class QueueInput(Consumer):
         failed = Condition("tries", ">=", 1), Condition("mature", ">", self.store.now())
         return sum(batch.num_rows for batch in self.store.peek(self.queue, failed, check_json=False))
 
-    @contextmanager
-    def open_waiter(self) -> Iterator[Callable[[int], bool]]:
-        """Yield a `wait` for another thread, with its own connection."""
-        with open_store(self._options.url, retry_timeout=self._options.retry_timeout) as store:
-            yield partial(store.wait, self.queue)
+    def awaited(self) -> AwaitedQueue:
+        """Return what a wait for the next batch is for."""
+        return AwaitedQueue(self.store, self.queue)
 
     def count_ready(self, limit: int) -> int:
         """Return the number of ready messages, up to `limit`."""
