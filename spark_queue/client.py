@@ -385,5 +385,5 @@ def _policy(
         check_count("max_tries", max_tries)
     return QueuePolicy(
         lease=lease, max_tries=max_tries, dead_letter_queue=dead_letter_queue or NOT_GIVEN, history=history,
-        layout=NOT_GIVEN if layout is None else layout,
+        layout=layout or NOT_GIVEN,
     )  # fmt: skip

@@ -37,14 +37,15 @@ class Enveloped(RfqStore):
 
     unsupported_payloads = ()  # but tests/interop/test_rfq.py tells what it refuses without this
 
-    def push(self, queue, batch):
-        return super().push(queue, self.enveloped(queue, batch))
+    def push(self, queue, batch, **how):
+        return super().push(queue, self.enveloped(queue, batch), **how)
 
-    def stage(self, queue, stage, batch):
-        return super().stage(queue, stage, self.enveloped(queue, batch))
+    def stage(self, queue, stage, batch, **how):
+        return super().stage(queue, stage, self.enveloped(queue, batch), **how)
 
-    def fetch(self, queue, tag, rows=PAGE_ROWS, **how):
-        return map(self.opened, super().fetch(queue, tag, rows, **how))
+    def read_reserved(self, queue, tag, rows=PAGE_ROWS, **how):
+        for page in super().read_reserved(queue, tag, rows, **how):
+            yield page._replace(batch=self.opened(page.batch))
 
     def peek(self, queue, *arguments, **named):
         return map(self.opened, super().peek(queue, *arguments, **named))

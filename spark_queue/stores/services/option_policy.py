@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from spark_queue.messages.buckets import Layout
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.stores.policy import NOT_GIVEN, NotGiven, QueuePolicy
+from spark_queue.stores.policy import NOT_GIVEN, QueuePolicy
 from spark_queue.stores.services.retry import exponential
 
 #: The longest delay of a message that fails alone (ms).
@@ -18,10 +17,6 @@ def policy_of(options: QueueOptions) -> QueuePolicy:
         max_tries=NOT_GIVEN if options.max_tries is None else options.max_tries,
         dead_letter_queue=options.dead_letter_queue or NOT_GIVEN,
         history=NOT_GIVEN if options.history is None else options.history,
-        layout=_given_layout(options.record_layout),
+        layout=options.record_layout or NOT_GIVEN,
         retry=exponential(options.retry_delay, MAX_DELAY_MS),
     )
-
-
-def _given_layout(layout: Layout) -> Layout | NotGiven:
-    return NOT_GIVEN if layout is None else layout
