@@ -131,15 +131,15 @@ BUGS: dict[str, Bug] = {
     ),
     "ledger, and never published again": Bug(
         "stores/services/publishing.py",
-        "            if ledgers.is_decided(batch, writer):\n                break\n            staged",
-        "            if ledgers.is_decided(batch, writer):\n                return 0\n            staged",
+        "        return found.published + self._finish(found.ledgers, decided)\n",
+        "        return found.published + (self._finish(found.ledgers, decided) if found.is_own else 0)\n",
         "tests/spark/write/test_publish.py::test_a_driver_that_died_after_its_decision_is_finished_by_the_next",
         worlds=True,
     ),
     "rows that come again are not compared": Bug(
         "stores/services/publishing.py",
-        "            self._check_rows(ledgers, decided, hashes, writer)\n",
-        "",
+        "            self._check_rows(found.ledgers, decided, hashes, writer)\n",
+        "            pass\n",
         "tests/spark/write/test_replay_check.py::test_a_batch_that_comes_again_with_other_rows_is_refused",
     ),
     "all attempts win": Bug(
