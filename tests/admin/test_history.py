@@ -161,7 +161,7 @@ def test_a_replay_that_is_cut_short_is_completed_by_another(url, store, name, pa
     opened = open_store(url)
     with monkeypatch.context() as planted:
         planted.setattr(opened, at, die)
-        planted.setattr("spark_queue.admin.common.open_store", lambda url, create: opened)
+        planted.setattr("spark_queue.admin.common.open_store", lambda url, **how: opened)
         with pytest.raises(Killed):
             replay(url, name, "fix")
     opened.close()
