@@ -42,5 +42,6 @@ class MessageReserver:
 
     def reserve_ahead(self, limit: int, timeout: float) -> tuple[str, list[Message]]:
         """Reserve messages ahead; return the tag above theirs, and the messages."""
-        found = self.stored.consume(limit, timeout=timeout, tag=self.holdings.new_tag(), ahead=True)
+        tag = self.holdings.new_tag()
+        found = self.stored.consume(limit, timeout=timeout, tag=tag, ahead=True, singly=True)
         return found.tag, found.messages

@@ -15,12 +15,9 @@ from datetime import datetime
 from typing import Any
 
 from spark_queue.events.event import Event
+from spark_queue.events.settings import EVENT_RECORDS
 from spark_queue.messages.message import Message, messages, pushes
 from spark_queue.stores.base import Store
-from spark_queue.stores.policy import QueuePolicy
-
-#: No buckets: each event ends and is deleted alone.
-EVENT_RECORDS = QueuePolicy(layout="single")
 
 #: Maximum number of ids in a record, which is one message.
 MAX_RECORD_IDS = 10_000

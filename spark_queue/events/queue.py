@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from spark_queue.errors import OptionError
 from spark_queue.events import status as held
-from spark_queue.events.audit_log import EVENT_RECORDS, AuditLog, current_user
+from spark_queue.events.audit_log import AuditLog, current_user
 from spark_queue.events.builtin import internal_executors
 from spark_queue.events.event import (
     EXECUTING,
@@ -82,8 +82,7 @@ class Events:
         check_layout(self.store)
         self.name = queue
         self.settings = settings or EventSettings()
-        kept = EVENT_RECORDS.replace(lease=self.settings.pending_timeout, history=self.settings.keep)
-        self._stored = self.store.queue(queue, kept)
+        self._stored = self.store.queue(queue, self.settings.policy)
         self.user = user if user is not None else current_user()
         self.host = host if host is not None else socket.gethostname()
         self.log = AuditLog(self.store, queue, self.user, self.host)
@@ -188,9 +187,8 @@ class Events:
         if count < 0:
             raise OptionError(f"count must be 0 or more, not {count}", option="count")
         tag = held.new_tag(PENDING, self.store.now())
-        stored = self._stored.with_policy(lease=lease) if lease else self._stored
-        batches = stored.consume(count, tag=tag, ahead=True).batches if count else ()
-        if not batches:
+        stored = self._stored.with_policy(lease=lease or self._stored.lease)
+        if not count or not (batches := stored.consume(count, tag=tag, ahead=True).batches):
             return []
         taken = self._read_events(self._settler(tag), batches)
         ids = [one.id for one in taken]
@@ -208,8 +206,8 @@ class Events:
         results: dict[str, str] = {}
         if wanted and self.store.transfer(self.name, PENDING, tag, wanted, lease=None):
             settler = self._settler(tag)
-            held_by_tag = self._stored.read(tag, check_json=True)
-            held_by_id = {one.id: one for one in self._read_events(settler, held_by_tag)}
+            batches = self._stored.read(tag, check_json=True)
+            held_by_id = {one.id: one for one in self._read_events(settler, batches)}
             found = [held_by_id[id] for id in wanted if id in held_by_id]
             begun = [one.id for one in found]
             self.log.write_record("Events begun", begun, transaction=tag, came=PENDING, went=EXECUTING)

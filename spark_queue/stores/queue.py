@@ -142,13 +142,15 @@ class StoredQueue(Generic[S]):
         *,
         tag: str,
         ahead: bool = False,
+        singly: bool = False,
     ) -> Consumed:
         """Reserve up to `limit` messages under `tag`, and return them.
 
         Waits up to `timeout` seconds (`None`: forever) for the first. Messages that failed too
         often, and records that cannot be read, move to the dead-letter queue. `max_bytes`: the most
         bytes of messages, though the first one may be larger. With `ahead` they are held under
-        `unseen_tag(tag)`, each in a record of its own, so that it can be handed out.
+        `unseen_tag(tag)`; with `singly`, each is in a record of its own, so that it can be handed
+        out.
 
         If this raises, the tag may hold messages: `release` it, or let its lease end.
         """
@@ -157,7 +159,10 @@ class StoredQueue(Generic[S]):
             # The first message is reserved however large it is.
             reserved = sum(self.reserve(tag, limit, None if limit == 1 else max_bytes, ahead=ahead).rows)
             if reserved:
-                found = self._take(tag, reserved, ahead=ahead)
+                part = unseen_tag(tag) if ahead else seen_tag(tag)
+                if singly and reserved > 1:  # a single one is handed out next, as a whole
+                    unpack(self.store, self.name, part)
+                found = self._take(tag, part, reserved)
                 if found.batches:
                     return found
                 continue  # all of them are dead letters now
@@ -165,11 +170,8 @@ class StoredQueue(Generic[S]):
             if left <= 0 or not (self.wait(left) or timeout is None):
                 return Consumed(tag)
 
-    def _take(self, tag: str, rows: int, *, ahead: bool) -> Consumed:
-        """Return the messages that a tag has just reserved, without new dead letters."""
-        part = unseen_tag(tag) if ahead else seen_tag(tag)
-        if ahead and rows > 1:  # a single one is handed out next, as a whole
-            unpack(self.store, self.name, part)
+    def _take(self, tag: str, part: str, rows: int) -> Consumed:
+        """Return the messages that `part` has just reserved, without new dead letters."""
         rows -= self.move_exhausted(tag)
         batches = list(self.read(part, rows, check_json=True)) if rows else []
         return Consumed(tag, batches, sum(one.num_rows for one in batches) == rows)

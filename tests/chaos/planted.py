@@ -285,7 +285,7 @@ BUGS: dict[str, Bug] = {
         "tests/stores/test_queue_policy.py::test_two_queues_of_one_store_write_as_each_was_asked",
     ),
     "events are stored as the setting says": Bug(
-        "events/audit_log.py",
+        "events/settings.py",
         'EVENT_RECORDS = QueuePolicy(layout="single")',
         "EVENT_RECORDS = QueuePolicy()",
         "tests/stores/test_queue_policy.py::test_events_are_single_whatever_the_setting_of_their_queue",
