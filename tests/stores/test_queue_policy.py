@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+from pathlib import Path
 
 import pytest
 
+import spark_queue
 from spark_queue import Buckets, OptionError, Queue
 from spark_queue.events import Events
 from spark_queue.messages.message import pushes
@@ -94,3 +97,32 @@ def test_patience_ends_with_its_block(store):
     with retrying_for(7):
         assert store.retry_timeout == 7
     assert store.retry_timeout == usual
+
+
+def settings_of_stores(source):
+    """Return the public attributes of stores that a module sets."""
+    targets = [
+        target
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+    ]
+    return [
+        ast.unparse(one)
+        for one in targets
+        if isinstance(one, ast.Attribute)
+        and not one.attr.startswith("_")
+        and ast.unparse(one.value).endswith("store")
+    ]
+
+
+def test_no_module_sets_an_attribute_of_a_store():
+    modules = Path(spark_queue.__file__).parent.rglob("*.py")
+    assert {str(path): found for path in modules if (found := settings_of_stores(path.read_text()))} == {}
+
+
+@pytest.mark.parametrize(
+    "source", ["self.store.layout = 5", "store.retry_timeout += 1", "queue._store.front: bool = True"]
+)
+def test_a_set_attribute_is_seen(source):
+    assert settings_of_stores(source)
