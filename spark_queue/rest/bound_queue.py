@@ -60,7 +60,7 @@ class BoundQueue:
         self.count("rollback", "deadletter", dead)
         self.count("rollback", "notfound", 0 if rolled_back or dead else 1)
 
-    def take(self, tag: str, limit: int, max_bytes: int, lease: int | None) -> Consumed | None:
+    def consume(self, tag: str, limit: int, max_bytes: int, lease: int | None) -> Consumed | None:
         """Reserve up to `limit` messages, about `max_bytes` in all. Return `None` if none is ready.
 
         Messages that failed too often become dead letters instead, and so do damaged records.

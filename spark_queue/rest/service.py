@@ -167,7 +167,7 @@ class Service:
         """
 
         async def try_take(lane: Lane = Lane.WRITE) -> Consumed | None:
-            return await self.run_in_thread(bound.take, tag, limit, self.limits.body, lease, lane=lane)
+            return await self.run_in_thread(bound.consume, tag, limit, self.limits.body, lease, lane=lane)
 
         async def wait_signal(seconds: float) -> bool:
             return await self._watches.wait(bound.ns, bound.queue, seconds, caller)

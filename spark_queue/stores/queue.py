@@ -162,7 +162,7 @@ class StoredQueue(Generic[S]):
                 part = unseen_tag(tag) if ahead else seen_tag(tag)
                 if singly and reserved > 1:  # a single one is handed out next, as a whole
                     unpack(self.store, self.name, part)
-                found = self._take(tag, part, reserved)
+                found = self._read_usable(tag, part, reserved)
                 if found.batches:
                     return found
                 continue  # all of them are dead letters now
@@ -170,7 +170,7 @@ class StoredQueue(Generic[S]):
             if left <= 0 or not (self.wait(left) or timeout is None):
                 return Consumed(tag)
 
-    def _take(self, tag: str, part: str, rows: int) -> Consumed:
+    def _read_usable(self, tag: str, part: str, rows: int) -> Consumed:
         """Return the messages that `part` has just reserved, without new dead letters."""
         rows -= self.move_exhausted(tag)
         batches = list(self.read(part, rows, check_json=True)) if rows else []
