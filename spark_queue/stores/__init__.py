@@ -105,9 +105,7 @@ def open_store(url: str, *, retry_timeout: int = 5_000, create: bool = True) -> 
     the first operation creates a missing SQLite file; else it raises `OptionError`. Raises
     `OptionError` for an invalid URL, and `DriverMissing`.
     """
-    store = store_class(url)(url, retry_timeout=retry_timeout)
-    store.create_missing = create
-    return store
+    return store_class(url)(url, retry_timeout=retry_timeout, create=create)
 
 
 def open_database(database: Database, *, create: bool = True) -> Store:

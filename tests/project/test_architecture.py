@@ -37,7 +37,9 @@ FLOORS = [
 IN_STORES = [
     ["note_shapes", "spans"],
     ["types"],
+    ["policy"],
     ["support"],
+    ["queue"],  # with its policy: what a store is for its users
     ["base"],
     ["services"],
     ["sqlite", "mongodb", "redis"],

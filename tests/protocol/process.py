@@ -26,7 +26,7 @@ from spark_queue.errors import StoreUnavailable
 from spark_queue.options.roles import parse_options
 from spark_queue.spark.read import fetch as share
 from spark_queue.spark.read import lease_renewer as keeper
-from spark_queue.spark.read import multi_input, opening, queue_input
+from spark_queue.spark.read import multi_input, opening
 from spark_queue.spark.read import prefetch as ahead
 from spark_queue.spark.read.abandoned import AbandonedEpochs
 from spark_queue.spark.read.batches import Batches
@@ -340,12 +340,12 @@ def points() -> Iterator[None]:
         before(Store, "renew", "hold")
         before(MultiInputPlanner, "_can_replay", "whole", lambda process, *_: process.several == "zip")
         before(share, "bind", "bind")
-        before(Store, "_open_records", "read", lambda process, *_: process.in_task)  # and not as the batch is planned
+        before(Store, "read_reserved", "read", lambda process, *_: process.in_task)  # and not as the batch is planned
         before(Store, "set_note", "decide", _decides)
         patch.setattr(Publisher, "_take", _take_of(Publisher._take))
         patch.setattr(Store, "publish", _publish_of(Store.publish))
         patch.setattr(Store, "note", _note_of(Store.note))
-        for module in (ahead, common, keeper, opening, queue_input, named, share):
+        for module in (ahead, common, keeper, opening, named, share):
             patch.setattr(module, "open_store", clients.open)
         # No sign of life in between, and no lease that is renewed: processes stand still for a part of a second.
         patch.setitem(vars(keeper), "HEARTBEAT_SECONDS", 3_600)

@@ -37,9 +37,11 @@ from spark_queue.spark.read.reserver import Reserver
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.ageing import remove_old_notes
 from spark_queue.stores.services.dead_letters import note_settings
+from spark_queue.stores.services.option_policy import policy_of
 from spark_queue.stores.services.owner import Batch
 from spark_queue.stores.services.ownership import Ownership
-from spark_queue.stores.services.poison import PoisonMessageHandler, PoisonRules
+from spark_queue.stores.services.poison import PoisonMessageHandler
+from spark_queue.stores.support.patience import retrying_for
 
 log = logging.getLogger(__name__)
 
@@ -79,11 +81,7 @@ class Batches:
         note_settings(store, self.queue, name, outcomes.history_ms, options.dead_letters.dead_letter_queue)
         self.isolation: PoisonMessageHandler | None = None
         if options.isolate_failures:
-            dead = options.dead_letters.queue_of(self.queue)
-            rules = PoisonRules(
-                options.retry_delay, options.reserve_timeout, outcomes.max_tries, dead, outcomes.history_ms
-            )
-            self.isolation = PoisonMessageHandler(store, self.queue, consumer, rules)
+            self.isolation = PoisonMessageHandler(store.queue(self.queue, policy_of(options)), consumer)
         parked = self.isolation.parked_tag if self.isolation and options.reserve_timeout else None
         self.lease_renewer = LeaseRenewer(options, self.ownership, self._lease, parked)
         self.reserver = Reserver(options, consumer, self._unstarted_lease)
@@ -342,9 +340,9 @@ class Batches:
 
         If that fails, or takes long, it does.
         """
-        self._store.retry_timeout = LEAVE_TIMEOUT
         try:
-            self.ownership.leave()
+            with retrying_for(LEAVE_TIMEOUT):
+                self.ownership.leave()
         except FencedError:
             pass  # another process is the owner
         except StoreError as error:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import cached_property
 from typing import Any
@@ -14,8 +13,7 @@ from spark_queue.spark.read.fetch import FetchRange
 from spark_queue.spark.read.limits import ALL_ROWS
 from spark_queue.spark.read.log_cursor import LogCursor, rows_of
 from spark_queue.spark.read.offsets import Offset
-from spark_queue.stores import open_database
-from spark_queue.stores.services.log.log import Log
+from spark_queue.stores.services.log.log import AwaitedLog
 from spark_queue.stores.services.log.segments import LogPosition, LogRange
 
 
@@ -60,17 +58,10 @@ class LogInput:
         """Continue after a batch for which `check` returned true. Its messages stay in the log."""
         self._next_place, self._taken_pieces = self._checked_place, []
 
-    def wait(self, timeout: int) -> bool:
-        """Wait up to `timeout` ms until a message is ready; return whether one is."""
+    def awaited(self) -> AwaitedLog:
+        """Return what a wait for the next batch is for."""
         assert self._next_place is not None
-        return self._cursor.before is not None or self._cursor.log.wait(self._next_place, timeout)
-
-    @contextmanager
-    def open_waiter(self) -> Iterator[Callable[[int], bool]]:
-        """Yield a `wait` for another thread, with its own connection."""
-        with open_database(self._options.database) as store:
-            log = Log(store, self._queue, allow_data_loss=True)  # `check` reports messages that are gone
-            yield lambda timeout: self._next_place is not None and log.wait(self._next_place, timeout)
+        return self._cursor.log.awaited(self._next_place)
 
     def count_ready(self, limit: int) -> int:
         """Return the number of the next messages, up to `limit`."""

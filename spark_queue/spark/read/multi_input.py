@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -37,8 +37,8 @@ from spark_queue.spark.read.pacing import Stopwatch
 from spark_queue.spark.read.proof import TaskProof, proving_input
 from spark_queue.spark.read.queue_input import QueueInput
 from spark_queue.spark.read.split import split_batch
-from spark_queue.spark.read.wait_any import AnyWaiter
 from spark_queue.stores.services.owner import OWNER_TIMEOUT_MS
+from spark_queue.stores.support.waiting import wait_for_queues
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,6 @@ class MultiInputPlanner:
         self._asked: MultiInputOffset | None = None  # after which Spark asked for a batch last
         self._reserved: MultiInputOffset | None = None  # the batch that this process reserved last
         self.waiting = self._single_queue.waiting if self._single_queue else Stopwatch()
-        self._waiter = AnyWaiter(member.open_waiter for member in self.members.values())
         self._bounded = False
         self._ordered = False  # whether it has waited for what others may give back
 
@@ -159,10 +158,7 @@ class MultiInputPlanner:
 
     def _reserve_from_each(self, offsets: Mapping[str, Offset], limit: int) -> dict[str, list[int]]:
         """Reserve the same number of messages of every input; none if an input has none."""
-        end = time.monotonic() + self._options.wait_timeout / 1000
-        with self.waiting:
-            ready = all(one.wait(_ms_until(end)) for one in self.members.values())
-        if not ready:
+        if not self._wait(all):
             self._idle()
             return {}
         for member in self.members.values():
@@ -177,9 +173,7 @@ class MultiInputPlanner:
 
     def _reserve_from_first(self, offsets: Mapping[str, Offset], limit: int) -> dict[str, list[int]]:
         """Reserve messages of the first input that has some."""
-        with self.waiting:
-            ready = self._bounded or self._waiter.wait(self._options.wait_timeout)
-        if not ready:
+        if not self._wait(any):
             self._idle()
             return {}
         for binding, member in self.members.items():
@@ -187,6 +181,14 @@ class MultiInputPlanner:
             if rows:
                 return {binding: rows}
         return {}
+
+    def _wait(self, enough: Callable[[Iterable[bool]], bool]) -> bool:
+        """Wait until any or all inputs have a message; return whether they have."""
+        if self._bounded:
+            return True
+        with self.waiting:
+            awaited = [one.awaited() for one in self.members.values()]
+            return wait_for_queues(awaited, self._options.wait_timeout, enough=enough)
 
     def plan(self, start: MultiInputOffset, end: MultiInputOffset) -> list[ZippedRange]:
         """Start and hold a batch in all queues, and return the rows of each task.
@@ -339,7 +341,6 @@ class MultiInputPlanner:
         """Close all inputs; see `Consumer.close`."""
         for queue in self.queues.values():
             queue.announce_exit()  # all of them first: closing one may take time
-        self._waiter.close()
         for member in self.members.values():
             member.close()
 
@@ -367,8 +368,3 @@ def _describe_inputs(inputs: Mapping[str, Mapping[str, Any]]) -> str:
         f"{binding}: {'/'.join(str(one[name]) for name in ('ns', 'queue') if name in one)}"
         for binding, one in inputs.items()
     )
-
-
-def _ms_until(end: float) -> int:
-    """Return the time (ms) until `end` (monotonic s); 0 if that has passed."""
-    return max(0, round((end - time.monotonic()) * 1000))

@@ -15,6 +15,7 @@ from spark_queue.options.stream import StreamOptions
 from spark_queue.stores import open_database
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.ownership import Ownership
+from spark_queue.stores.support.patience import retrying_for
 
 log = logging.getLogger(__name__)
 
@@ -87,10 +88,10 @@ class Prefetcher:
     def _release(self, found: _Prefetch) -> None:
         try:
             found.rows.exception(RELEASE_TIMEOUT)
-            self._store.retry_timeout = RELEASE_TIMEOUT * 1000 // 2
-            # No process takes over before OWNER_TIMEOUT_MS, so no successor uses these messages.
-            self._ownership.with_store(self._store).renew()
-            released = self._store.rollback(self._options.queue, found.tag, failed=False)
+            with retrying_for(RELEASE_TIMEOUT * 1000 // 2):
+                # No process takes over before OWNER_TIMEOUT_MS: no successor uses these messages.
+                self._ownership.with_store(self._store).renew()
+                released = self._store.rollback(self._options.queue or "", found.tag, failed=False)
             log.debug("%d messages of %s, reserved under %s, were released", released, self._options.queue, found.tag)
         except FencedError:
             pass  # the new owner uses the batch

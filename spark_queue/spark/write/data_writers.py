@@ -33,9 +33,11 @@ from spark_queue.spark.tracebacks import hide_tracebacks
 from spark_queue.spark.worker import BackgroundWriter
 from spark_queue.spark.write.columns import PUSH_COLUMN_TYPES, check_write_schema
 from spark_queue.spark.write.targets import CheckQueue, Part, split_by_queue
-from spark_queue.stores.base import rejected_rows_error
+from spark_queue.stores.base import Store, rejected_rows_error
 from spark_queue.stores.named import NamedStores
+from spark_queue.stores.queue import StoredQueue
 from spark_queue.stores.services.eviction import check_eviction
+from spark_queue.stores.services.option_policy import policy_of
 
 #: What to do about payloads that cannot become messages.
 _PAYLOAD_REMEDIES = {
@@ -69,8 +71,8 @@ class WriteResult(WriterCommitMessage):
 
 def stores_of(options: WriteOptions) -> NamedStores:
     """Return the databases of a write, by name; a single one has an empty name."""
-    layout = options.record_layout if isinstance(options, PushOptions) else None
-    return NamedStores(options.database.by_name, retry_timeout=options.database.retry_timeout, layout=layout)
+    urls = options.urls or {"": options.url}
+    return NamedStores(urls, retry_timeout=options.retry_timeout)
 
 
 def write_each(batches: Iterable[pa.RecordBatch], write: Callable[[pa.RecordBatch], None]) -> None:
@@ -139,7 +141,14 @@ class Push(WriteOperation[PushOptions]):
 
     def write(self, stores: NamedStores, batch: pa.RecordBatch, done: WriteResult) -> None:
         for part in self._split_by_queue(stores, batch, self._make_new_ids(stores, new_id_array)):
-            self._put(stores[part.ns].push, part, done)
+            self._put(partial(self._push, stores[part.ns]), part, done)
+
+    def _push(self, store: Store, queue: str, rows: pa.RecordBatch) -> None:
+        self._queue(store, queue).push(rows)
+
+    def _queue(self, store: Store, queue: str) -> StoredQueue[Store]:
+        """Return a queue to push to, in the layout that the options name."""
+        return store.queue(queue, policy_of(self.options))
 
     def _make_new_ids(self, stores: NamedStores, new_ids: NewIds) -> NewIds:
         """Return a function that makes ids in the form of the database, if there is only one."""

@@ -83,7 +83,7 @@ class Publish(Push):
 
             def put(ns: str, queue: str, rows: pa.RecordBatch) -> None:
                 store = stores[ns]
-                store.stage(queue, stage, rows)
+                self._queue(store, queue).stage(stage, rows)
                 done.staged_rows[ns] = done.staged_rows.get(ns, 0) + rows.num_rows
                 if self._single_write and ledger_of(store, sink) is None:
                     store.unstage(stage)

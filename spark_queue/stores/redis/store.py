@@ -154,8 +154,8 @@ class RedisStore(SignallingStore):
         RedisAddress.parse(url)
         return url
 
-    def __init__(self, url: str, *, retry_timeout: int = 5_000) -> None:
-        super().__init__(url, retry_timeout=retry_timeout)
+    def __init__(self, url: str, *, retry_timeout: int = 5_000, create: bool = True) -> None:
+        super().__init__(url, retry_timeout=retry_timeout, create=create)
         self._connections = ServerConnections(RedisAddress.parse(self.url))
 
     # --- the connection ---------------------------------------------------------------------------

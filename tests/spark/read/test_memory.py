@@ -26,8 +26,7 @@ KB = 1024
 def push(url, name, sizes, layout=None):
     """Push messages of these sizes, in order."""
     with open_store(url) as store:
-        store.layout = layout
-        store.push(name, pushes([{"x": "x" * size} for size in sizes]))
+        store.push(name, pushes([{"x": "x" * size} for size in sizes]), layout=layout)
 
 
 def planner_of(url, name, **options):

@@ -28,6 +28,7 @@ from spark_queue.stores.redis import documents as redis_documents
 from spark_queue.stores.redis import store as redis_store
 from spark_queue.stores.redis.keys import Chunk, ids_of, note_key, queue_keys, registry_key
 from spark_queue.stores.redis.store import RedisStore
+from spark_queue.stores.support.patience import retrying_for
 from spark_queue.stores.types import Condition, DeadLetterInfo, Note, Sizes, Staged
 
 MINUTE = 60_000
@@ -1174,8 +1175,7 @@ def test_operations_survive_a_server_that_is_killed_and_comes_back(server):
         assert killed(lambda: store.transfer("q", "c/2", "c/3/0", lease=None)) == 40
         assert store.sizes("q").ready == 2
         server.kill()
-        store.retry_timeout = 300
-        with pytest.raises(StoreUnavailable, match=str(server.port)):
+        with retrying_for(300), pytest.raises(StoreUnavailable, match=str(server.port)):
             store.sizes("q")
         server.start()
 
