@@ -27,7 +27,7 @@ class BoundQueue:
 
     ns: str
     stored: StoredQueue[Store]
-    options: QueueOptions
+    options: StreamOptions
     metrics: ServerMetrics
 
     @property

@@ -30,7 +30,7 @@ from spark_queue.rest.waiters import Waiter, WaitList
 from spark_queue.rest.watches import Watches
 from spark_queue.stores.base import Store
 from spark_queue.stores.queue import Consumed
-from spark_queue.stores.services.option_policy import policy_of
+from spark_queue.stores.services.option_policy import stream_policy
 
 if TYPE_CHECKING:
     from spark_queue.runner.shared_graph import SharedGraph
@@ -116,7 +116,7 @@ class Service:
         Raises `NotFound` for an unknown namespace, `OptionError` for an invalid name of a queue.
         """
         store, options = self.get_store(ns), self.settings.options[ns]
-        return BoundQueue(ns, store.queue(queue, policy_of(options)), options, self.metrics)
+        return BoundQueue(ns, store.queue(queue, stream_policy(options)), options, self.metrics)
 
     async def run_in_thread(self, act: Callable[..., T], *args: Any, lane: Lane | None = None) -> T:
         """Run a call that may block in a thread, when its turn comes: by default of its own lane.

@@ -37,7 +37,7 @@ from spark_queue.spark.read.reserver import Reserver
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.ageing import remove_old_notes
 from spark_queue.stores.services.dead_letters import note_settings
-from spark_queue.stores.services.option_policy import policy_of
+from spark_queue.stores.services.option_policy import stream_policy
 from spark_queue.stores.services.owner import Batch
 from spark_queue.stores.services.ownership import Ownership
 from spark_queue.stores.services.poison import PoisonMessageHandler
@@ -81,7 +81,7 @@ class Batches:
         note_settings(store, self.queue, name, outcomes.history_ms, options.dead_letters.dead_letter_queue)
         self.isolation: PoisonMessageHandler | None = None
         if options.isolate_failures:
-            self.isolation = PoisonMessageHandler(store.queue(self.queue, policy_of(options)), consumer)
+            self.isolation = PoisonMessageHandler(store.queue(self.queue, stream_policy(options)), consumer)
         parked = self.isolation.parked_tag if self.isolation and options.reserve_timeout else None
         self.lease_renewer = LeaseRenewer(options, self.ownership, self._lease, parked)
         self.reserver = Reserver(options, consumer, self._unstarted_lease)

@@ -18,7 +18,7 @@ from spark_queue.spark.task_context import batch_id_of, query_id_of, run_id_of
 from spark_queue.stores import open_database, open_store
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.dead_letters import add_settled, settled_count
-from spark_queue.stores.services.option_policy import policy_of
+from spark_queue.stores.services.option_policy import stream_policy
 from spark_queue.stores.services.poison import note_run
 from spark_queue.stores.services.query_binding import QueryBinding, bind
 
@@ -64,7 +64,7 @@ def fetch_messages(options: StreamOptions, fetch_range: FetchRange) -> Iterator[
             yield from _fetch_slice(store, options, fetch_range)
             return
         settle = partial(add_settled, store, queue, tag.partition("/")[0])
-        for batch in store.queue(queue, policy_of(options)).read(tag, before_settle=settle):
+        for batch in store.queue(queue, stream_policy(options)).read(tag, before_settle=settle):
             yield batch
             rows += batch.num_rows
         _check_fetched(store, options, fetch_range, rows)

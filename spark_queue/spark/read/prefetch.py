@@ -91,7 +91,7 @@ class Prefetcher:
             with retrying_for(RELEASE_TIMEOUT * 1000 // 2):
                 # No process takes over before OWNER_TIMEOUT_MS: no successor uses these messages.
                 self._ownership.with_store(self._store).renew()
-                released = self._store.rollback(self._options.queue or "", found.tag, failed=False)
+                released = self._store.rollback(self._options.queue, found.tag, failed=False)
             log.debug("%d messages of %s, reserved under %s, were released", released, self._options.queue, found.tag)
         except FencedError:
             pass  # the new owner uses the batch

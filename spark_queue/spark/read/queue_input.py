@@ -9,7 +9,7 @@ from spark_queue.spark.read.arrival import next_arrival
 from spark_queue.spark.read.consumer import Consumer
 from spark_queue.spark.read.fetch import FetchRange
 from spark_queue.spark.read.offsets import Offset, tag_of
-from spark_queue.stores.services.option_policy import policy_of
+from spark_queue.stores.services.option_policy import stream_policy
 from spark_queue.stores.support.waiting import AwaitedQueue
 from spark_queue.stores.types import COUNT_LIMIT, Condition
 
@@ -88,7 +88,7 @@ class QueueInput(Consumer):
 
     def _bury_unreadable(self, tag: str, parts: int) -> list[int]:
         """Make dead letters of unreadable messages of a tag; return the other rows by partition."""
-        stored = self.store.queue(self.queue, policy_of(self._options))
+        stored = self.store.queue(self.queue, stream_policy(self._options))
         return [sum(page.num_rows for page in stored.read(f"{tag}/{part}")) for part in range(parts)]
 
     def trim(self, start: Offset, rows: list[int], limit: int) -> list[int]:

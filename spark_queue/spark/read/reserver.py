@@ -13,7 +13,7 @@ from spark_queue.spark.read.memory_limit import MemoryLimit
 from spark_queue.spark.read.pacing import SHORTEST
 from spark_queue.stores.base import Store
 from spark_queue.stores.queue import StoredQueue
-from spark_queue.stores.services.option_policy import policy_of
+from spark_queue.stores.services.option_policy import stream_policy
 from spark_queue.stores.types import Reserved
 
 
@@ -27,8 +27,8 @@ class Reserver:
     def __init__(self, options: StreamOptions, consumer: str, lease: int) -> None:
         """`lease`: that of reserved messages (ms)."""
         self._options = options
-        self._queue = options.queue or ""
-        self._policy = policy_of(options).replace(lease=lease)
+        self._queue = options.queue
+        self._policy = stream_policy(options).replace(lease=lease)
         self.memory = MemoryLimit(options)
         self._full = False  # whether the last batch has all the bytes that it may have
         self._share = FairShare(self._queue, consumer)

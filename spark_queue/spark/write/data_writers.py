@@ -37,7 +37,7 @@ from spark_queue.stores.base import Store, rejected_rows_error
 from spark_queue.stores.named import NamedStores
 from spark_queue.stores.queue import StoredQueue
 from spark_queue.stores.services.eviction import check_eviction
-from spark_queue.stores.services.option_policy import policy_of
+from spark_queue.stores.services.option_policy import push_policy
 
 #: What to do about payloads that cannot become messages.
 _PAYLOAD_REMEDIES = {
@@ -71,8 +71,7 @@ class WriteResult(WriterCommitMessage):
 
 def stores_of(options: WriteOptions) -> NamedStores:
     """Return the databases of a write, by name; a single one has an empty name."""
-    urls = options.urls or {"": options.url}
-    return NamedStores(urls, retry_timeout=options.retry_timeout)
+    return NamedStores(options.database.by_name, retry_timeout=options.database.retry_timeout)
 
 
 def write_each(batches: Iterable[pa.RecordBatch], write: Callable[[pa.RecordBatch], None]) -> None:
@@ -148,7 +147,7 @@ class Push(WriteOperation[PushOptions]):
 
     def _queue(self, store: Store, queue: str) -> StoredQueue[Store]:
         """Return a queue to push to, in the layout that the options name."""
-        return store.queue(queue, policy_of(self.options))
+        return store.queue(queue, push_policy(self.options))
 
     def _make_new_ids(self, stores: NamedStores, new_ids: NewIds) -> NewIds:
         """Return a function that makes ids in the form of the database, if there is only one."""

@@ -26,7 +26,7 @@ from spark_queue.stores.base import Store, rejected_rows_error
 from spark_queue.stores.named import NamedStores
 from spark_queue.stores.queue import StoredQueue
 from spark_queue.stores.services.dead_letters import add_settled, history_of
-from spark_queue.stores.services.option_policy import policy_of
+from spark_queue.stores.services.option_policy import settle_policy
 from spark_queue.stores.services.owner import consumers, started_batches
 
 SETTLE_OUTCOMES = ("commit", "rollback", "dead", "move")
@@ -86,8 +86,8 @@ class Settle(WriteOperation[SettleOptions]):
 
     def _stored(self, store: Store) -> StoredQueue[Store]:
         """Return the queue, with the history of the query if the options name none."""
-        stored = store.queue(self._queue, policy_of(self.options))
-        if self.options.history is not None:
+        stored = store.queue(self._queue, settle_policy(self.options))
+        if self.options.outcomes.history is not None:
             return stored
         return stored.with_policy(history=history_of(store, self._queue, self._consumer))
 
@@ -125,7 +125,7 @@ class Settle(WriteOperation[SettleOptions]):
         `MessageError` instead with `onBadRow=fail`.
         """
         store, queue, dead = stored.store, self._queue, 0
-        rows, faults = encode_changes(batch, self.schema, self.options.payload_format, self.style)
+        rows, faults = encode_changes(batch, self.schema, self.options.content.payload_format, self.style)
         for to in batch.column("to").unique().to_pylist():
             part, wrong = filter_encoded(rows, faults, pc.equal(batch.column("to"), to))
             if fault := self._fault_of_target(store, to):

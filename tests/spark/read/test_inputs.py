@@ -224,7 +224,7 @@ def test_what_others_take_meanwhile_is_made_up_for(small, monkeypatch):
     def steal(self, most):
         found = ready(self, most)
         if self is reader.members["b"] and not stolen:
-            with open_store(self._options.url) as store:
+            with open_store(self._options.database.url) as store:
                 store.reserve(self.queue, "rival", 35)
                 stolen.append(True)
         return found

@@ -15,7 +15,7 @@ from spark_queue.events.settings import EventSettings
 from spark_queue.graph.model import Graph, Namespace
 from spark_queue.messages.columns import header_dicts
 from spark_queue.messages.message import messages, pushes
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.roles import parse_options
 from spark_queue.rest import Settings, create_app
 from spark_queue.spark.read.fetch import FetchRange, fetch_messages
 from spark_queue.stores.policy import QueuePolicy
@@ -84,7 +84,7 @@ def by_a_task(url, queue, dead):
     raw = {"url": url, "queue": queue, "deadLetterQueue": dead, "history": f"{HISTORY}s"}
     with open_store(url) as store:
         store.reserve(queue, "etl/e/1", 10)
-    list(fetch_messages(QueueOptions.parse(raw, "stream"), FetchRange("etl/e/1/0")))
+    list(fetch_messages(parse_options(raw, "stream"), FetchRange("etl/e/1/0")))
 
 
 FACES = [
