@@ -20,7 +20,8 @@ from pyspark.sql.types import StructType
 
 from spark_queue.messages.columns import build_messages
 from spark_queue.messages.ids import new_ids
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.parts import Database
+from spark_queue.options.stream import StreamOptions
 from spark_queue.spark.schema import batch_converter, read_schema
 from spark_queue.stores.base import PAGE_ROWS
 
@@ -51,7 +52,7 @@ class Rows(DataSource):
         return Drop()
 
 
-OPTIONS = QueueOptions(url="", queue="ceiling")
+OPTIONS = StreamOptions(database=Database(url=""), single_queue="ceiling")
 
 
 class RowsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -80,7 +81,7 @@ class RowsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, Part)
         n = PAGE_ROWS
         page = build_messages("ceiling", new_ids(n), payloads(n), ["json"] * n, [None] * n, [0] * n, [0] * n)
-        shape = batch_converter(self.schema, OPTIONS)
+        shape = batch_converter(self.schema, OPTIONS.content)
         left = partition.rows
         while left > 0:
             yield shape(page.slice(0, min(left, PAGE_ROWS)), "ceiling/1/0")

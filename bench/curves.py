@@ -25,7 +25,7 @@ from common import STORES, check, fill, payloads, push_documents, turns
 
 from spark_queue import Buckets, open_store
 from spark_queue.messages.buckets import Layout
-from spark_queue.stores.base import Store
+from spark_queue.stores.base import Store, set_layout
 from spark_queue.stores.types import COUNT_LIMIT
 
 #: Operations that are timed per call. All others are timed per message.
@@ -67,7 +67,8 @@ class Point:
         self._file = folder / f"{self.queue}.db" if url.startswith("sqlite:") else None
         self.url = f"sqlite:///{self._file}" if self._file else url
         self.store: Store = open_store(self.url, retry_timeout=TIMEOUT_S * 1000)
-        self.store.layout = layout
+        if isinstance(layout, Buckets):
+            set_layout(self.store, self.queue, layout)
 
     def close(self) -> None:
         """Remove the queue."""

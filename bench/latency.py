@@ -173,7 +173,7 @@ class LinesReader(DataSourceStreamReader):
         lines = self.file.read_bytes()[begin:end].splitlines()
         n = len(lines)
         page = build_messages("lines", new_ids(n), lines, ["json"] * n, [None] * n, [0] * n, [0] * n)
-        yield batch_converter(self.schema, OPTIONS)(page, "lines/1/0")
+        yield batch_converter(self.schema, OPTIONS.content)(page, "lines/1/0")
 
 
 class Moments(DataSource):

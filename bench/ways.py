@@ -20,6 +20,7 @@ from spark_queue import Buckets, open_store
 from spark_queue.messages.buckets import Layout
 from spark_queue.options.url import StoreUrl
 from spark_queue.options.values import AT_LEAST_ONCE, EXACTLY_ONCE
+from spark_queue.stores.base import set_layout
 
 #: Messages of a micro-batch, and its scale on each store and in buckets. A micro-batch has a fixed
 #: cost of a third of a second, so it should hold one or two seconds of work. The number of measured
@@ -114,7 +115,8 @@ class Ways:
             return self._push_ceiling(n) if way.what == PUSH else self._drain_ceiling(n, TRIGGER * scale)
         how = OURS[way.who]
         with open_store(self.url) as store:
-            store.layout = how.layout
+            if isinstance(how.layout, Buckets):
+                set_layout(store, queue, how.layout)
             try:
                 if way.what == PUSH:
                     push = self._spark_push if how.partitions else self._client_push

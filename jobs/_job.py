@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, overload
 
 #: Whether spark-submit runs the job. It then sets master, logging and interpreters.
 SUBMITTED = "PYSPARK_GATEWAY_PORT" in os.environ
@@ -36,8 +36,8 @@ try:
     from spark_queue.errors import plural as plural
     from spark_queue.options.masking import mask_words
     from spark_queue.options.parsers import duration
-    from spark_queue.options.queue_options import QueueOptions
-    from spark_queue.options.values import Role
+    from spark_queue.options.push import PushOptions
+    from spark_queue.options.roles import AnyOptions, ReadOptions, parse_options
     from spark_queue.spark.spark_errors import failure_of
     from spark_queue.stores import open_store, resolve_options
     from spark_queue.stores.types import Sizes
@@ -158,10 +158,14 @@ def count(text: str) -> int:
 # --- the queue, before Spark starts ---------------------------------------------------------------
 
 
-def checked(raw: Mapping[str, str], role: Role) -> tuple[dict[str, str], QueueOptions]:
+@overload
+def checked(raw: Mapping[str, str], role: Literal["stream", "snapshot"]) -> tuple[dict[str, str], ReadOptions]: ...
+@overload
+def checked(raw: Mapping[str, str], role: Literal["push"]) -> tuple[dict[str, str], PushOptions]: ...
+def checked(raw: Mapping[str, str], role: Any) -> tuple[dict[str, str], AnyOptions]:
     """Return the options as text and parsed, with an absolute URL. Raises `UsageError`."""
-    options = resolve_options(QueueOptions.parse(raw, role))
-    return {**raw, "url": options.url}, options
+    options: AnyOptions = resolve_options(parse_options(raw, role))
+    return {**raw, "url": options.database.url}, options
 
 
 class Gauge:

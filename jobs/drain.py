@@ -17,7 +17,8 @@ import _job as job
 
 from spark_queue.errors import UsageError, did_you_mean
 from spark_queue.options.masking import mask
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.roles import ReadOptions
+from spark_queue.options.stream import StreamOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -107,7 +108,7 @@ class Drain:
 
     args: argparse.Namespace
     source: Mapping[str, str]
-    options: QueueOptions
+    options: ReadOptions
     target: Mapping[str, str]
     checkpoint: str | None  # None: a temporary one
     mine: str | None  # the consumer name that only this run uses, with a temporary checkpoint
@@ -143,14 +144,14 @@ def prepare(args: argparse.Namespace) -> Drain:
     elif args.to == "queue":
         if args.schema:
             raise UsageError("--to queue copies whole payloads: leave --schema out")
-        form = {"payloadFormat": options.payload_format} if options.payload_format else {}
+        form = {"payloadFormat": options.content.payload_format} if options.content.payload_format else {}
         target, _ = job.checked(form | target | {"url": args.to_url or args.url, "queue": args.to_queue}, "push")
         if not args.history and (target["url"], args.to_queue) == (source["url"], args.queue):
             raise UsageError(f"queue {args.queue!r} would be drained into itself: set another --to-queue or --to-url")
         if not args.history and not checkpoint:
             raise UsageError("--to queue needs --checkpoint DIR, which records the messages that were moved")
     mine = None
-    if not (args.history or checkpoint or options.consumer):
+    if isinstance(options, StreamOptions) and not (checkpoint or options.consumer):
         mine = source["consumer"] = f"drain-{uuid.uuid4().hex[:12]}"
     return Drain(args, source, options, target, checkpoint, mine, job.Gauge(source["url"], args.queue))
 
@@ -184,7 +185,7 @@ def messages(spark: SparkSession, drain: Drain) -> DataFrame:
     return rows
 
 
-def typed(ddl: str, options: QueueOptions) -> tuple[StructType, list[str]]:
+def typed(ddl: str, options: ReadOptions) -> tuple[StructType, list[str]]:
     """Return the columns of a queue with the payload of `ddl`, and the names of its fields.
 
     Raises `UsageError`.
@@ -302,6 +303,7 @@ def consume(spark: SparkSession, drain: Drain, rows: DataFrame, watch: job.Watch
     from spark_queue.spark import drain as settle
     from spark_queue.spark import had_batch, spark_version
 
+    assert isinstance(drain.options, StreamOptions)
     with checkpoint(drain) as folder:
         writer = rows.writeStream.format(drain.args.to).options(**drain.target, checkpointLocation=folder)
         if drain.args.available_now:
@@ -313,7 +315,7 @@ def consume(spark: SparkSession, drain: Drain, rows: DataFrame, watch: job.Watch
         while not watch.stopped:
             query = writer.start()
             follow(query, drain, watch, tally)
-            settle(query, drain.source["url"], history=drain.options.history_ms)
+            settle(query, drain.source["url"], history=drain.options.outcomes.history_ms)
             if once or not had_batch(query) or tally.messages >= drain.gauge.first.total:
                 break
     return not watch.stopped

@@ -16,7 +16,6 @@ import _job as job
 
 from spark_queue.errors import UsageError, did_you_mean
 from spark_queue.options.masking import mask
-from spark_queue.options.values import EXACTLY_ONCE
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -95,8 +94,8 @@ def prepare(args: argparse.Namespace) -> Push:
     for file in args.files:
         check_file(file)
         files.setdefault(args.format or format_of(file), []).append(file)
-    dead = options.dead_letter_queue_of(args.queue) if options.on_bad_row == "deadLetter" else None
-    gauge = job.Gauge(sink["url"], args.queue, staging=options.delivery == EXACTLY_ONCE)
+    dead = options.dead_letters.queue_of(args.queue) if options.writing.on_bad_row == "deadLetter" else None
+    gauge = job.Gauge(sink["url"], args.queue, staging=options.guarantee.exactly_once)
     return Push(args, files, sink, gauge, job.Gauge(sink["url"], dead) if dead else None)
 
 

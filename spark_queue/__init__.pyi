@@ -47,6 +47,7 @@ from .spark import register as register
 from .spark import session as session
 from .spark import supervise as supervise
 from .stores import open_store as open_store
+from .stores.policy import QueuePolicy as QueuePolicy
 from .stores.support.counters import Statistics as Statistics
 
 __all__: list[str]

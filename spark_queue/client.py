@@ -26,7 +26,7 @@ from spark_queue.consuming.holdings import Holdings
 from spark_queue.consuming.iteration import Lead, MessageIterator
 from spark_queue.consuming.reserver import MessageReserver
 from spark_queue.errors import MessageError, OptionError
-from spark_queue.messages.buckets import Buckets, Layout
+from spark_queue.messages.buckets import Layout
 from spark_queue.messages.ids import new_id_array
 from spark_queue.messages.message import Message, messages, pushes
 from spark_queue.messages.payload import Json
@@ -34,13 +34,12 @@ from spark_queue.messages.value_errors import error_for_rows
 from spark_queue.options.arguments import check_count, check_keywords, check_seconds
 from spark_queue.options.parsers import reserving_consumer_name
 from spark_queue.options.queue_names import check_dead_letter_queue
-from spark_queue.options.queue_names import dead_letter_queue as usual
 from spark_queue.stores import open_store
-from spark_queue.stores.base import Store, read_layout
-from spark_queue.stores.services.dead_letters import dead_letter_failed
+from spark_queue.stores.base import Store
+from spark_queue.stores.policy import NOT_GIVEN, NotGiven, QueuePolicy
 from spark_queue.stores.support.bucket_split import compact
 from spark_queue.stores.support.counters import Statistics
-from spark_queue.stores.types import Commit, DeadLetterInfo, Rollback, Sizes, seen_tag
+from spark_queue.stores.types import Commit, Rollback, Sizes, seen_tag
 
 #: Number of messages that an iteration reserves at once.
 PREFETCH = 100
@@ -68,10 +67,10 @@ class Queue:
         queue: str,
         *,
         consumer: str | None = None,
-        lease: float | None = 120.0,
-        max_tries: int | None = None,
+        lease: float | NotGiven | None = NOT_GIVEN,
+        max_tries: int | NotGiven | None = NOT_GIVEN,
         dead_letter_queue: str | None = None,
-        history: float = 0.0,
+        history: float | NotGiven = NOT_GIVEN,
         layout: Layout = None,
     ) -> None:
         """Prepare a client; it connects at its first call.
@@ -88,32 +87,21 @@ class Queue:
         """
         if isinstance(url, str) and "://" in queue and "://" not in url:  # not shown: it may be a password
             raise OptionError("the URL comes before the queue: Queue(url, queue)", option="url")
-        if lease is not None:
-            check_seconds("lease", lease, minimum=0.001)
-        check_seconds("history", history)
-        if max_tries is not None:
-            check_count("max_tries", max_tries)
+        policy = _policy(lease, max_tries, dead_letter_queue, history, layout)
         self._owns_store = isinstance(url, str)
         self.store = open_store(url) if isinstance(url, str) else url
-        if layout is not None:
-            self.store.layout = layout
-        self.name = queue
-        self.dead_name = dead_letter_queue or usual(queue)
-        self.store.check_queue(queue)
-        self.store.check_queue(self.dead_name)
         check_dead_letter_queue(queue, dead_letter_queue, "dead_letter_queue")
+        self._queue = self.store.queue(queue, policy)
+        self.name = queue
+        self.dead_name = self._queue.dead_letter_queue
+        self.store.check_queue(self.dead_name)
         self.consumer = consumer or f"py-{uuid.uuid4().hex[:12]}"
         try:
             reserving_consumer_name(self.consumer)
         except ValueError as error:
             raise OptionError(f"consumer {consumer!r} must be {error}", option="consumer") from None
-        self._lease = None if lease is None else round(lease * 1000)
-        self._max_tries = max_tries
-        self._history = round(history * 1000)
         self._holdings = Holdings(self.consumer)
-        self._reserver = MessageReserver(
-            self.store, queue, self.dead_name, self._holdings, self._lease, max_tries, self._history
-        )
+        self._reserver = MessageReserver(self._queue, self._holdings)
         self._leads: list[Lead] = []  # of iterations
 
     # --- push -------------------------------------------------------------------------------------
@@ -178,7 +166,7 @@ class Queue:
         batch = pushes(
             payloads, ids=message_ids, headers=headers, mature=mature, delay=ms, tries=tries, queue=self.name
         )
-        self.store.push(self.name, batch)
+        self._queue.push(batch)
         pushed: list[str] = batch.column("id").to_pylist()
         return pushed
 
@@ -251,7 +239,7 @@ class Queue:
         The lease of the others has ended: another consumer may process them again. Atomic for each
         message, and on SQLite for all together.
         """
-        how = Commit(history=self._history)
+        how = Commit(history=self._queue.history)
         return sum(self._settle(*held, how) for held in self._holdings.settle(one.id for one in done))
 
     @check_keywords
@@ -266,10 +254,8 @@ class Queue:
         how, tries = Rollback(delay=round(delay * 1000)), {one.id: one.tries for one in failed}
         settled = 0
         for tag, ids, complete in self._holdings.settle(tries):
-            moved = dead_letter_failed(
-                self.store, self.name, tag, None if complete else ids, max_tries=self._max_tries, dead=self.dead_name,
-                tries=max(tries[id] for id in ids), history=self._history,
-            )  # fmt: skip
+            most = max(tries[id] for id in ids)
+            moved = self._queue.move_failed(tag, None if complete else ids, tries=most)
             settled += moved
             if moved < len(ids):
                 settled += self._settle(tag, ids, complete, how)
@@ -281,9 +267,8 @@ class Queue:
 
         `reason` becomes the header `x-error`. Atomic for each message.
         """
-        death = DeadLetterInfo(reason, failed=1, history=self._history)
         return sum(
-            self.store.move(self.name, self.dead_name, tag=tag, ids=None if complete else ids, dead_letter=death)
+            self._queue.dead_letter(tag, None if complete else ids, reason=reason)
             for tag, ids, complete in self._holdings.settle(one.id for one in failed)
         )
 
@@ -301,7 +286,7 @@ class Queue:
         """
         tags = self._holdings.tags_of(one.id for one in held)
         ahead = {seen_tag(one.batch.tag): one.batch.tag for one in self._leads if one.batch is not None}
-        return sum(self.store.renew(self.name, ahead.get(tag, tag), self._lease) for tag in tags)
+        return sum(self._queue.renew(ahead.get(tag, tag)) for tag in tags)
 
     # --- sizes, pauses, cleaning up ---------------------------------------------------------------
 
@@ -350,8 +335,7 @@ class Queue:
         `bucket` whose producers push few messages at a time. Other clients can use the queue
         meanwhile.
         """
-        settings = self.store.layout if isinstance(self.store.layout, Buckets) else read_layout(self.store, self.name)
-        return compact(self.store, self.name, settings or Buckets())
+        return compact(self.store, self.name, self._queue.compaction_layout())
 
     def purge(self) -> int:
         """Remove all messages that are not reserved; return their number.
@@ -381,3 +365,25 @@ class Queue:
 
     def __repr__(self) -> str:
         return f"Queue({type(self.store).__name__}, {self.name!r}, consumer={self.consumer!r})"
+
+
+def _policy(
+    lease: float | NotGiven | None,
+    max_tries: int | NotGiven | None,
+    dead_letter_queue: str | None,
+    history: float | NotGiven,
+    layout: Layout,
+) -> QueuePolicy:
+    """Return the policy of a client, in ms. Raises `OptionError` for an invalid argument."""
+    if lease is not None and lease is not NOT_GIVEN:
+        check_seconds("lease", lease, minimum=0.001)
+        lease = round(lease * 1000)
+    if history is not NOT_GIVEN:
+        check_seconds("history", history)
+        history = round(history * 1000)
+    if max_tries is not None and max_tries is not NOT_GIVEN:
+        check_count("max_tries", max_tries)
+    return QueuePolicy(
+        lease=lease, max_tries=max_tries, dead_letter_queue=dead_letter_queue or NOT_GIVEN, history=history,
+        layout=layout or NOT_GIVEN,
+    )  # fmt: skip

@@ -49,10 +49,10 @@ def telling() -> list[str]:
         "from spark_queue.stores.base import Store\n"
         "from spark_queue.cli import main\n"
         "real = Store.wait\n"
-        "def wait(*args):\n"
+        "def wait(*args, **how):\n"
         "    print('waiting', flush=True)\n"
         "    Store.wait = real\n"
-        "    return real(*args)\n"
+        "    return real(*args, **how)\n"
         "Store.wait = wait\n"
         "main()"
     )

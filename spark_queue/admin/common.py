@@ -16,13 +16,13 @@ Moment = datetime | timedelta
 STEP = 5_000
 
 
-def open_existing(url: str, *queues: str) -> Store:
-    """Open the store of a URL.
+def open_existing(url: str, *queues: str, retry_timeout: int = 5_000) -> Store:
+    """Open the store of a URL. `retry_timeout` (ms): as in `open_store`.
 
     Raises `OptionError` if it is a SQLite file that does not exist, or if the database forbids the
     name of one of `queues`.
     """
-    store = open_store(url, create=False)
+    store = open_store(url, retry_timeout=retry_timeout, create=False)
     if sentence := store.missing_database():
         raise OptionError(sentence, option="url")
     for queue in queues:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,11 +12,12 @@ from spark_queue.admin.common import STEP, open_existing
 from spark_queue.admin.queues import settle_reserved
 from spark_queue.admin.reservations import check_not_owned
 from spark_queue.errors import OptionError, StoreError, UsageError
-from spark_queue.messages.message import Message, messages
+from spark_queue.messages.message import Message
 from spark_queue.options.arguments import check_seconds
-from spark_queue.options.queue_names import check_dead_letter_queue, dead_letter_queue
+from spark_queue.options.queue_names import check_dead_letter_queue
 from spark_queue.stores.base import Store
-from spark_queue.stores.services.dead_letters import roll_back_or_dead_letter
+from spark_queue.stores.policy import NOT_GIVEN, NotGiven, QueuePolicy
+from spark_queue.stores.queue import Consumed, StoredQueue
 from spark_queue.stores.services.existence import check_before_read, check_exists
 from spark_queue.stores.types import check_tag
 
@@ -38,46 +38,53 @@ def reserve(
     lease: float | None = 120.0,
     timeout: float | None = 0.0,
     consumer: str = "cli",
+    max_tries: int | None = None,
+    dead: str | None = None,
+    history: float = 0.0,
 ) -> ReservedMessages:
     """Reserve up to `limit` messages under a new tag.
 
     They stay reserved for `lease` seconds (`None`: forever), or until `commit`, `rollback` or
     `release`. The result has no messages if none is ready within `timeout` seconds (`None`: wait
-    forever). Raises `OptionError` if `lease` or `consumer` is invalid.
+    forever). Messages that have failed `max_tries` times, and records that cannot be read, move to
+    the queue `dead` (default `<queue>.dead`) instead; the history keeps them for `history` seconds.
+    Raises `OptionError` for an invalid argument.
     """
     check_tag(consumer)
     if lease is not None:
         check_seconds("lease", lease, minimum=0.1)
-    with open_existing(url, queue) as store:
+    policy = _policy(queue, max_tries, dead, history, None if lease is None else round(lease * 1000))
+    with open_existing(url, queue, *_named(dead)) as store:
         tag = f"{consumer}/{uuid.uuid4().hex[:6]}/1"
-        return ReservedMessages(tag, _reserve(store, queue, tag, limit, lease, timeout))
+        return ReservedMessages(tag, _consume(store.queue(queue, policy), tag, limit, timeout).messages)
 
 
-def _reserve(
-    store: Store, queue: str, tag: str, limit: int, lease: float | None, timeout: float | None
-) -> list[Message]:
-    end = float("inf") if timeout is None else time.monotonic() + timeout
-    existence_checked = timeout == 0  # without a wait there is no warning that the call waits
-    while True:
-        rows = store.reserve(queue, tag, limit, lease=None if lease is None else round(lease * 1000))
-        if rows and (found := list(_fetch_messages(store, queue, tag))):
-            return found
-        if rows:
-            continue  # all of them were damaged
-        if not existence_checked:
-            check_before_read(store, queue, fail=False)
-            existence_checked = True
-        left = end - time.monotonic()
-        if left <= 0:
-            return []
-        store.wait(queue, round(min(left, 60) * 1000))
+def _policy(
+    queue: str, max_tries: int | None, dead: str | None, history: float, lease: int | NotGiven | None = NOT_GIVEN
+) -> QueuePolicy:
+    """Return the policy of a command. `lease`: ms. Raises `OptionError` for an invalid argument."""
+    check_seconds("history", history)
+    check_dead_letter_queue(queue, dead, "--dead (dead=…)")
+    if max_tries is not None and max_tries < 1:
+        raise OptionError(f"max_tries must be 1 or more, not {max_tries}", option="maxTries")
+    return QueuePolicy(
+        lease=lease, max_tries=NOT_GIVEN if max_tries is None else max_tries, dead_letter_queue=dead or NOT_GIVEN,
+        history=round(history * 1000) or NOT_GIVEN,
+    )  # fmt: skip
 
 
-def _fetch_messages(store: Store, queue: str, tag: str) -> Iterator[Message]:
-    """Yield the messages under a tag and the tags below it."""
-    for one in store.reservations(queue, tag):
-        for batch in store.fetch(queue, one.tag, check_json=True):
-            yield from messages(batch)
+def _named(dead: str | None) -> tuple[str, ...]:
+    """Return the dead-letter queue if one was named: its name is checked, too."""
+    return () if dead is None else (dead,)
+
+
+def _consume(stored: StoredQueue[Store], tag: str, limit: int, timeout: float | None) -> Consumed:
+    """Consume messages; warn before the wait for the first one if the queue does not exist."""
+    found = stored.consume(limit, tag=tag)
+    if found.batches or timeout == 0:
+        return found
+    check_before_read(stored.store, stored.name, fail=False)
+    return stored.consume(limit, timeout=timeout, tag=tag)
 
 
 def pop(
@@ -87,14 +94,20 @@ def pop(
     *,
     limit: int | None = 1,
     timeout: float | None = 0.0,
+    max_tries: int | None = None,
+    dead: str | None = None,
+    history: float = 0.0,
 ) -> int:
     """Pass messages to `handle`, then remove them; return their number.
 
     It pops up to `limit` messages (`None`: all), at most 5,000 in one step. It ends earlier if none
     is ready within `timeout` seconds (`None`: wait forever). If `handle` raises, the messages of
-    this step are released: they may be delivered twice, but none is lost.
+    this step are released: they may be delivered twice, but none is lost. The history keeps
+    messages for `history` seconds. `max_tries` and `dead`: as in `reserve`.
     """
-    with open_existing(url, queue) as store:
+    policy = _policy(queue, max_tries, dead, history)
+    with open_existing(url, queue, *_named(dead)) as store:
+        stored = store.queue(queue, policy)
         run = f"cli/{uuid.uuid4().hex[:6]}"
         done = 0
         for sequence in itertools.count(1):
@@ -102,13 +115,13 @@ def pop(
             tag = f"{run}/{sequence}"
             found: list[Message] = []
             try:
-                found = _reserve(store, queue, tag, step, 120.0, timeout) if step else []
+                found = _consume(stored, tag, step, timeout).messages if step else []
                 if found:
                     handle(found)
-                    done += store.commit(queue, tag)
+                    done += stored.commit(tag)
             except BaseException as error:
                 if found or not isinstance(error, StoreError):  # a reserve that failed holds nothing
-                    store.rollback(queue, tag, failed=False)
+                    stored.release(tag)
                 raise
             if not found:
                 break
@@ -137,24 +150,21 @@ def rollback(
     delay: float = 0.0,
     max_tries: int | None = None,
     dead: str | None = None,
+    history: float = 0.0,
 ) -> tuple[int, int]:
     """Roll back the messages under a tag and the tags below it, and count a failed try.
 
     With `ids`, only these. They are due again in `delay` seconds. A message that has failed
-    `max_tries` times moves to the queue `dead` (default `<queue>.dead`) instead. Return the numbers
-    of messages rolled back and moved. Raises `OptionError` for an invalid `delay`, `max_tries` or
-    `dead`, and `UsageError` if a running query or a log holds the messages.
+    `max_tries` times moves to the queue `dead` (default `<queue>.dead`) instead; the history keeps
+    it for `history` seconds. Return the numbers of messages rolled back and moved. Raises
+    `OptionError` for an invalid `delay`, `max_tries`, `dead` or `history`, and `UsageError` if a
+    running query or a log holds the messages.
     """
     check_seconds("delay", delay)
-    check_dead_letter_queue(queue, dead, "--dead (dead=…)")
-    dead_queue = dead or dead_letter_queue(queue)
-    with open_existing(url, queue, dead_queue) as store:
+    policy = _policy(queue, max_tries, dead, history)
+    with open_existing(url, queue, *_named(dead)) as store:
         _check_can_settle(store, queue, tag)
-        if max_tries is not None and max_tries < 1:
-            raise OptionError(f"max_tries must be 1 or more, not {max_tries}", option="maxTries")
-        return roll_back_or_dead_letter(
-            store, queue, tag, ids, delay=round(delay * 1000), max_tries=max_tries, dead=dead_queue
-        )
+        return store.queue(queue, policy).roll_back(tag, ids, delay=round(delay * 1000))
 
 
 def _check_can_settle(store: Store, queue: str, tag: str) -> None:

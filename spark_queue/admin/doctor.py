@@ -31,6 +31,9 @@ MIN_JAVA, SPARK_VERSIONS, MIN_PYTHON = 17, ((4, 0), (4, 4)), (3, 11)
 #: Seconds that another program may take to print its version.
 PROGRAM_TIMEOUT = 30
 
+#: How long calls are retried if the database cannot be reached (ms): the answer should come soon.
+RETRY_TIMEOUT = 1_000
+
 #: Seconds between two clocks that are worth a warning, and number of reads of the server's clock.
 CLOCK_TOLERANCE, CLOCK_READS = 5.0, 7
 
@@ -174,8 +177,7 @@ def _check_drivers() -> Iterator[Finding]:
 def _check_database(url: str) -> Iterator[Finding]:
     shown = mask(url)
     try:
-        with open_existing(url) as store:
-            store.retry_timeout = 1_000  # answer soon if the database cannot be reached
+        with open_existing(url, retry_timeout=RETRY_TIMEOUT) as store:
             shown = mask(store.url)
             found = store.server()
             yield Finding("database", "good", f"{found}, {shown}")

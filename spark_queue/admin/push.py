@@ -21,7 +21,8 @@ from spark_queue.messages.schema import PUSHES
 from spark_queue.messages.times import MAX_DURATION_MS, MAX_TIME_MS
 from spark_queue.messages.value_errors import check_id_and_headers
 from spark_queue.options.arguments import check_seconds
-from spark_queue.stores import open_store
+from spark_queue.options.url import StoreUrl
+from spark_queue.stores import open_store, store_class
 from spark_queue.stores.base import Store
 
 #: The content of a line: a payload in JSON, a payload of plain text, or a whole message.
@@ -75,23 +76,28 @@ def push(
         raise OptionError("give either mature or delay, not both", option="mature")
     if defaults.delay is not None:
         check_seconds("delay", defaults.delay)
+    if front:
+        url = _at_front(url)
     with open_store(url) as store:
-        store.check_queue(queue)
-        if front:
-            if not hasattr(store, "front"):
-                raise UsageError("only the layout rfq can push to the front: leave --front out, or use --layout rfq")
-            store.front = True
+        target = store.queue(queue)
         pushed = 0
         for numbered in _number_lines(lines):
             for start in range(0, len(numbered), STEP):
                 step = numbered[start : start + STEP]
                 with _name_line(step, pushed):
                     batch = _lines_to_batch(step, form, defaults, store)
-                    store.push(queue, batch)
+                    target.push(batch)
                 pushed += len(step)
                 if progress is not None:
                     progress(batch.column("id").to_pylist())
         return pushed
+
+
+def _at_front(url: str) -> str:
+    """Return the URL of a store that pushes to the front. Raises `UsageError` if it cannot."""
+    if "front" not in store_class(url).parameters:
+        raise UsageError("only the layout rfq can push to the front: leave --front out, or use --layout rfq")
+    return StoreUrl.parse(url).with_parameters(front="true")
 
 
 def check_lines(

@@ -70,6 +70,13 @@ Tag = Annotated[str, argument("TAG", "The tag that `reserve` printed, or the beg
 IdsArgument = Annotated[
     list[str] | None, argument("ID", "Ids of messages (default: all that the tag holds).", callback=check_ids)
 ]
+MaxTries = Annotated[
+    int | None, number("--max-tries", "Number of failures after which a message becomes a dead letter.")
+]
+DeadLetterQueue = Annotated[str | None, option("--dead", "Q", "The queue for dead letters (default: <queue>.dead).")]
+HistoryOption = Annotated[
+    Any, seconds("--history", "7d", "Time for which the history keeps them (default: not at all).")
+]
 Limit = Annotated[int, number("--limit", "Maximum number of messages (default: 1).")]
 Timeout = Annotated[
     Any, seconds("--timeout", "5s", "Time to wait for the first message; `never`: forever.", never=True)
@@ -163,6 +170,9 @@ def pop(
     limit: Limit = 1,
     everything: Annotated[bool, flag("--all", help="Pop all messages that are ready; ignore --limit.")] = False,
     timeout: Timeout = "0s",
+    max_tries: MaxTries = None,
+    dead: DeadLetterQueue = None,
+    history: HistoryOption = "0s",
     json: JsonLines = False,
 ) -> None:
     """Print messages and remove them, one payload per line.
@@ -171,7 +181,11 @@ def pop(
     """
     say_if_paused(url, queue, timeout)
     handle = partial(print_payloads, json=json)
-    if not admin.consume.pop(url, queue, handle, limit=None if everything else limit, timeout=timeout):
+    most = None if everything else limit
+    popped = admin.consume.pop(
+        url, queue, handle, limit=most, timeout=timeout, max_tries=max_tries, dead=dead, history=history
+    )
+    if not popped:
         exit_with_note(explain_nothing_ready(url, queue))
 
 
@@ -200,6 +214,9 @@ def reserve(
     consumer: Annotated[
         str, option("--consumer", "NAME", "Name of the consumer, the first part of the tag (default: cli).")
     ] = "cli",
+    max_tries: MaxTries = None,
+    dead: DeadLetterQueue = None,
+    history: HistoryOption = "0s",
     json: JsonFlag = False,
 ) -> None:
     """Reserve messages under a tag: no other consumer gets them.
@@ -208,7 +225,10 @@ def reserve(
     """
     say_if_paused(url, queue, timeout)
     lease = None if lease == float("inf") else lease
-    reserved = admin.consume.reserve(url, queue, limit, lease=lease, timeout=timeout, consumer=consumer)
+    reserved = admin.consume.reserve(
+        url, queue, limit, lease=lease, timeout=timeout, consumer=consumer, max_tries=max_tries, dead=dead,
+        history=history,
+    )  # fmt: skip
     found = reserved.messages
     if json:
         print_json({"queue": queue, "tag": reserved.tag if found else None, "messages": found})
@@ -238,9 +258,7 @@ def commit(
     queue: QueueArgument,
     tag: Tag,
     ids: IdsArgument = None,
-    history: Annotated[
-        Any, seconds("--history", "7d", "Time for which the history keeps them (default: not at all).")
-    ] = "0s",
+    history: HistoryOption = "0s",
     json: JsonFlag = False,
 ) -> None:
     """Remove reserved messages: they are processed.
@@ -260,17 +278,18 @@ def rollback(
     tag: Tag,
     ids: IdsArgument = None,
     delay: DelayOption = "0s",
-    max_tries: Annotated[
-        int | None, number("--max-tries", "Number of failures after which a message becomes a dead letter.")
-    ] = None,
-    dead: Annotated[str | None, option("--dead", "Q", "The queue for dead letters (default: <queue>.dead).")] = None,
+    max_tries: MaxTries = None,
+    dead: DeadLetterQueue = None,
+    history: HistoryOption = "0s",
     json: JsonFlag = False,
 ) -> None:
     """Return reserved messages to the queue, as failed.
 
     Their tries grow by one. Exit code 1 if the tag no longer holds them.
     """
-    rolled_back, died = admin.consume.rollback(url, queue, tag, ids, delay=delay, max_tries=max_tries, dead=dead)
+    rolled_back, died = admin.consume.rollback(
+        url, queue, tag, ids, delay=delay, max_tries=max_tries, dead=dead, history=history
+    )
     text = f"{plural(rolled_back, 'message')} of {queue} rolled back"
     if died:
         text += f", {plural(died, 'dead letter')} to {dead or dead_letter_queue(queue)}"

@@ -97,7 +97,7 @@ class Lead:
 
     # --- hand out ---------------------------------------------------------------------------------
 
-    def take(self) -> Message | None:
+    def next_message(self) -> Message | None:
         """Return the next message of the batch that is still held; `None` if it has no more."""
         batch = self.batch
         if batch is None:
@@ -268,7 +268,7 @@ class MessageIterator(Iterator[Message], AbstractContextManager["MessageIterator
             self._begin()
         while not self._ended:
             self.lead.renew_in_time()
-            message = self.lead.take()
+            message = self.lead.next_message()
             if message is not None:
                 return message
             self._reserve()

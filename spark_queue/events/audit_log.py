@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Any
 
 from spark_queue.events.event import Event
+from spark_queue.events.settings import EVENT_RECORDS
 from spark_queue.messages.message import Message, messages, pushes
 from spark_queue.stores.base import Store
 
@@ -68,10 +69,14 @@ class AuditLog:
     """Writer and reader of the log of one queue of events."""
 
     def __init__(self, store: Store, queue: str, user: str, host: str) -> None:
-        self._store = store
-        self.queue = log_queue_name(queue)
+        self._stored = store.queue(log_queue_name(queue), EVENT_RECORDS)
         self.author = {"user": user, "host": host}
         self._unwritten: list[dict[str, Any]] = []
+
+    @property
+    def queue(self) -> str:
+        """The name of the queue that is the log."""
+        return self._stored.name
 
     def add(
         self,
@@ -112,12 +117,12 @@ class AuditLog:
     def write(self) -> None:
         """Write the kept records, in one push."""
         if self._unwritten:
-            self._store.push(self.queue, pushes(self._unwritten))
+            self._stored.push(pushes(self._unwritten))
             self._unwritten = []
 
     def records(self, limit: int | None = None) -> list[AuditRecord]:
         """Return the records, oldest first; only the first `limit`, if given."""
-        found = [one for batch in self._store.peek(self.queue, limit=limit) for one in messages(batch)]
+        found = [one for batch in self._stored.store.peek(self.queue, limit=limit) for one in messages(batch)]
         return [AuditRecord.from_message(one) for one in sorted(found, key=lambda one: (one.mature, one.id))]
 
 

@@ -26,6 +26,7 @@ from spark_queue.events.origin import EventRefused
 from spark_queue.events.settings import EventSettings
 from spark_queue.messages.json_text import clean_text
 from spark_queue.stores.base import Store
+from spark_queue.stores.services.retry import exponential, retry_delay
 from spark_queue.stores.types import check_outcome
 
 #: Results are settled together: the longest time between (s), and the maximum number.
@@ -98,7 +99,8 @@ def _parse_status(returned: object, settings: EventSettings) -> str:
 
 def _failure(event: Event, executor: Executor, error: str) -> Result:
     if event.tries < executor.retries:
-        return Result(event, NEW, error, min(executor.backoff * 2**event.tries, LONGEST_BACKOFF))
+        delay = retry_delay(exponential(executor.backoff, LONGEST_BACKOFF), event.tries)
+        return Result(event, NEW, error, delay)
     return Result(event, FAILED, error)
 
 

@@ -17,6 +17,8 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Self
 
+import pyarrow as pa
+
 from spark_queue.errors import OptionError
 from spark_queue.events import status as held
 from spark_queue.events.audit_log import AuditLog, current_user
@@ -46,7 +48,7 @@ from spark_queue.messages.json_text import dump_json
 from spark_queue.messages.message import pushes
 from spark_queue.stores import open_store
 from spark_queue.stores.base import Store
-from spark_queue.stores.types import Condition, DeadLetterInfo, unseen_tag
+from spark_queue.stores.types import Condition, DeadLetterInfo
 
 log = logging.getLogger(__name__)
 
@@ -78,10 +80,9 @@ class Events:
         self._owns_store = isinstance(url, str)
         self.store = open_store(url) if isinstance(url, str) else url
         check_layout(self.store)
-        self.store.check_queue(queue)
-        self.store.layout = "single"  # no buckets: each event ends and is deleted alone
         self.name = queue
         self.settings = settings or EventSettings()
+        self._stored = self.store.queue(queue, self.settings.policy)
         self.user = user if user is not None else current_user()
         self.host = host if host is not None else socket.gethostname()
         self.log = AuditLog(self.store, queue, self.user, self.host)
@@ -170,7 +171,7 @@ class Events:
         if internal:
             made = [with_proof(self.store, self.name, one) for one in made]
         mature = due_time(created, True) if priority else None
-        self.store.push(self.name, pushes([one.document() for one in made], ids=ids, mature=mature, queue=self.name))
+        self._stored.push(pushes([one.document() for one in made], ids=ids, mature=mature, queue=self.name))
         return ids
 
     # --- take and execute -------------------------------------------------------------------------
@@ -186,10 +187,10 @@ class Events:
         if count < 0:
             raise OptionError(f"count must be 0 or more, not {count}", option="count")
         tag = held.new_tag(PENDING, self.store.now())
-        lease = lease or self.settings.pending_timeout
-        if not count or not self.store.reserve(self.name, tag, count, lease=lease, unseen=True):
+        stored = self._stored.with_policy(lease=lease or self._stored.lease)
+        if not count or not (batches := stored.consume(count, tag=tag, ahead=True).batches):
             return []
-        taken = self._read_held(self._settler(tag), unseen_tag(tag))
+        taken = self._read_events(self._settler(tag), batches)
         ids = [one.id for one in taken]
         self.log.write_record("Events taken", ids, transaction=tag, came=NEW, went=PENDING)
         return taken
@@ -205,7 +206,8 @@ class Events:
         results: dict[str, str] = {}
         if wanted and self.store.transfer(self.name, PENDING, tag, wanted, lease=None):
             settler = self._settler(tag)
-            held_by_id = {one.id: one for one in self._read_held(settler, tag)}
+            batches = self._stored.read(tag, check_json=True)
+            held_by_id = {one.id: one for one in self._read_events(settler, batches)}
             found = [held_by_id[id] for id in wanted if id in held_by_id]
             begun = [one.id for one in found]
             self.log.write_record("Events begun", begun, transaction=tag, came=PENDING, went=EXECUTING)
@@ -222,11 +224,11 @@ class Events:
     def _settler(self, tag: str) -> Settler:
         return Settler(self.store, self.name, tag, self.log, self.settings)
 
-    def _read_held(self, settler: Settler, tag: str) -> list[Event]:
-        """Return the events that a tag holds, in order; messages that are not events fail."""
+    def _read_events(self, settler: Settler, batches: Iterable[pa.RecordBatch]) -> list[Event]:
+        """Return the events in batches of messages, in order; messages that are not events fail."""
         found: list[Event] = []
         invalid: dict[str, str] = {}
-        for batch in self.store.fetch(self.name, tag, check_json=True):
+        for batch in batches:
             found += held.read_events(self.name, batch, invalid)
         settler.fail_invalid(invalid)
         return found
@@ -303,7 +305,7 @@ class Events:
         ended = [one.event for one in held.ended_events(self.store, self.name, ids) if one.event.id not in living]
         if ended:  # pushed first: if a crash leaves an event in both, the one in the queue counts
             documents, mature = [one.document() for one in ended], [one.mature for one in ended]
-            done += self.store.push(self.name, pushes(documents, ids=[one.id for one in ended], mature=mature))
+            done += self._stored.push(pushes(documents, ids=[one.id for one in ended], mature=mature))
             self.store.delete_history(self.name, [one.id for one in ended])
         self.log.write_record("Events reset", ids, went=NEW)
         return done
@@ -389,7 +391,7 @@ def check_layout(store: Store) -> None:
     if (
         store.ids_unique_per_store
         or store.unsupported & {"order", "ids", "payloads"}
-        or type(store).layout is not None
+        or type(store).default_layout is not None
     ):
         raise OptionError(
             f"the layout {store.layout_name} cannot hold events, which need order, ids and a history of their "

@@ -10,6 +10,10 @@ from pydantic import Field
 from spark_queue.events.event import MAX_URIS, STATUS_PREFIX
 from spark_queue.events.executors import EVENT_FILE_CONFIG, DurationMs
 from spark_queue.options.parsers import DAY, HOUR
+from spark_queue.stores.policy import QueuePolicy
+
+#: No buckets: each event ends and is deleted alone.
+EVENT_RECORDS = QueuePolicy(layout="single")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +44,8 @@ class EventSettings:
     detailed_log: bool = False
     status_prefix: str = STATUS_PREFIX
     pushed_internal_events: bool = False
+
+    @property
+    def policy(self) -> QueuePolicy:
+        """The policy of the queue."""
+        return EVENT_RECORDS.replace(lease=self.pending_timeout, history=self.keep)

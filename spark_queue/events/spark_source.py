@@ -30,7 +30,7 @@ from spark_queue.events.work_tokens import (
     registered_works,
     registering,
 )
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.stream import StreamOptions
 from spark_queue.spark.data_source import QueueDataSource
 from spark_queue.spark.pickling import portable_source
 from spark_queue.spark.read.queue_stream import QueueStream
@@ -66,8 +66,8 @@ class EventSource(QueueDataSource):
     def streamReader(self, schema: StructType) -> EventStream:
         self.options, pickled = find_work(self._given, self._works)
         work: ExecutorWork = cloudpickle.loads(pickled)
-        options = self._read_options(schema, "stream")
-        return EventStream(options, schema, replace(work, url=options.url))
+        options = self._stream_options(schema)
+        return EventStream(options, schema, replace(work, url=options.database.url))
 
     def reader(self, schema: StructType) -> NoReturn:
         raise _only_for_queries()
@@ -116,7 +116,7 @@ class EventStream(QueueStream):
     _quick = False
     _begun: float | None = None
 
-    def __init__(self, options: QueueOptions, schema: StructType, work: ExecutorWork) -> None:
+    def __init__(self, options: StreamOptions, schema: StructType, work: ExecutorWork) -> None:
         super().__init__(options, schema)
         self._runs = work
 

@@ -258,6 +258,14 @@ class Processor(Step):
 
     def contradictions(self) -> Iterator[tuple[FieldPath, str]]:
         """Yield settings that do not fit its kind, and queues that it names twice."""
+        yield from self._binding_mistakes()
+        if self.kind == "source":
+            yield from self._source_mistakes()
+        else:
+            yield from self._function_mistakes()
+            yield from self._input_mistakes()
+
+    def _binding_mistakes(self) -> Iterator[tuple[FieldPath, str]]:
         if self.in_ and self.alts:
             yield ("alts",), "give either `in` (a message of every input) or `alts` (of one input), not both"
         if len(self.alts) == 1:
@@ -267,9 +275,8 @@ class Processor(Step):
             for binding, place in places.items():
                 if (other := bound_to.setdefault(place.place, binding)) != binding:
                     yield (key, binding), f"this is also the queue of {other!r}: name another"
-        if self.kind == "source":
-            yield from self._source_mistakes()
-            return
+
+    def _function_mistakes(self) -> Iterator[tuple[FieldPath, str]]:
         if self.fn is None:
             yield (), "'fn' is missing: the function, as module:function"
         if self.kind == "imperative" and len(self.out) > 1:
@@ -279,6 +286,8 @@ class Processor(Step):
             )
         if self.errors is not None and not self.by_row:
             yield ("errors",), "only functions on rows have an error queue: set `rows: true`, or leave this out"
+
+    def _input_mistakes(self) -> Iterator[tuple[FieldPath, str]]:
         for binding, one in self.inputs.items():
             same_ns = self.errors is not None and (one.ns == self.errors.ns or not (one.ns and self.errors.ns))
             if self.errors is not None and same_ns and one.queue == self.errors.queue:

@@ -141,14 +141,15 @@ def _unknown_references(raw: Any, graph_class: type[Graph]) -> Iterator[Mistake]
     namespaces = get_field(raw, "namespaces")
     names = list(map(str, namespaces)) if isinstance(namespaces, dict) else []
     hint = f"; the graph has {', '.join(map(masked_repr, names))}" if names else "; the graph has none"
-    for path, place, needed in _queue_references(raw, graph_class):
+    for reference in _queue_references(raw, graph_class):
+        path, place = reference.path, reference.place
         ns = get_field(parse_place(place), "ns")
         if ns and ns not in names:
             whole = place if isinstance(place, str) else f"{ns}/{get_field(place, 'queue')}"
             # A URL is masked as a whole.
             shown = masked_repr(str(ns)) if mask_if_url(whole) == whole else f"in {masked_repr(whole)}"
             yield Mistake(path, f"unknown namespace {shown}{did_you_mean(str(ns), names) or hint}")
-        elif not ns and needed and place and len(names) != 1:
+        elif not ns and reference.namespace_required and place and len(names) != 1:
             yield Mistake(path, f"the namespace is missing: write namespace/queue{hint}")
 
 
@@ -157,8 +158,8 @@ def _queue_references(raw: Any, graph_class: type[Graph]) -> Iterator[QueueRefer
     for section, kind in step_classes(graph_class).items():
         steps = get_field(raw, section)
         for name, step in steps.items() if isinstance(steps, dict) else ():
-            for path, place, needed in kind.queue_references(step):
-                yield QueueReference((section, name, *path), place, needed)
+            for one in kind.queue_references(step):
+                yield one._replace(path=(section, name, *one.path))
     if (errors := get_field(raw, "errors")) is not None:
         yield QueueReference(("errors",), errors, namespace_required=True)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import orjson
@@ -73,50 +73,63 @@ def validate_rows(batch: pa.RecordBatch, max_payload: int | None) -> dict[int, s
     and headers do not count: an older version has stored these rows. Whole columns are checked
     first, so a valid batch costs one parse of its JSON and little else.
     """
-    ids = batch.column("id")
+    ids, payload, kind = batch.column("id"), batch.column("payload"), batch.column("payload_kind")
     broken = _find_invalid_utf8(ids, batch.column("headers"))
+    if broken or not _are_plain(ids):
+        kept = (rule for rule in id_rules(ids) if max_payload is not None or rule[1] is not OPERATOR_RULE)
+        _mark(broken, kept)
+    if payload.null_count:
+        _mark(broken, [(payload.is_null(), "its payload is NULL")])
+    if max_payload is not None:
+        broken = find_unfit(batch.column("headers")) | broken
+        if payload.nbytes > max_payload:
+            rule = f"its payload is larger than {max_payload:,} bytes"
+            _mark(broken, [(pc.greater(pc.binary_length(payload), max_payload), rule)])
+    _mark(broken, _time_rules(batch.column("mature"), batch.column("delay")))
+    _mark(broken, _tries_rules(batch.column("tries")))
+    if not broken and set(kind.unique().to_pylist()) <= {"json"} and all_json(payload):
+        return {}
+    _find_bad_payloads(payload, kind, broken)
+    return dict(sorted(broken.items()))
 
-    def mark(bad: pa.Array, rule: str) -> None:
+
+def _mark(broken: dict[int, str], rules: Iterable[tuple[pa.Array, str]]) -> None:
+    """Add the rows that break one of these rules, unless they have broken another one."""
+    for bad, rule in rules:
         if bad.true_count:
             for row in pc.indices_nonzero(bad.fill_null(False)).to_pylist():
                 broken.setdefault(row, rule)
 
-    payload, kind = batch.column("payload"), batch.column("payload_kind")
-    mature, delay, tries = batch.column("mature"), batch.column("delay"), batch.column("tries")
-    if broken or not _are_plain(ids):
-        for bad, rule in id_rules(ids):
-            if max_payload is not None or rule is not OPERATOR_RULE:
-                mark(bad, rule)
-    if payload.null_count:
-        mark(payload.is_null(), "its payload is NULL")
-    if max_payload is not None:
-        broken = find_unfit(batch.column("headers")) | broken
-    if max_payload is not None and payload.nbytes > max_payload:
-        mark(pc.greater(pc.binary_length(payload), max_payload), f"its payload is larger than {max_payload:,} bytes")
+
+def _time_rules(mature: pa.Array, delay: pa.Array) -> Iterator[tuple[pa.Array, str]]:
     if mature.null_count < len(mature):
-        mark(pc.and_(mature.is_valid(), delay.is_valid()), "it has both mature and delay: set only one")
-        mark(pc.less(mature.cast(pa.int64()), 0), "its mature is before 1970-01-01")
-        mark(pc.greater(milliseconds(mature), MAX_TIME_MS), "its mature is after 9999-12-31")
+        yield pc.and_(mature.is_valid(), delay.is_valid()), "it has both mature and delay: set only one"
+        yield pc.less(mature.cast(pa.int64()), 0), "its mature is before 1970-01-01"
+        yield pc.greater(milliseconds(mature), MAX_TIME_MS), "its mature is after 9999-12-31"
     if delay.null_count < len(delay):
-        for bad, rule in delay_rules(delay):
-            mark(bad, rule)
+        yield from delay_rules(delay)
+
+
+def _tries_rules(tries: pa.Array) -> Iterator[tuple[pa.Array, str]]:
     if len(tries) > SMALL_BATCH or any((one or 0) < 0 for one in tries.to_pylist()):  # faster than an Arrow kernel
-        mark(pc.less(tries, 0), "its tries is negative")
+        yield pc.less(tries, 0), "its tries is negative"
     if tries.null_count:
-        mark(tries.is_null(), "its tries is NULL")
-    if not broken and set(kind.unique().to_pylist()) <= {"json"} and all_json(payload):
-        return {}
+        yield tries.is_null(), "its tries is NULL"
+
+
+def _find_bad_payloads(payload: pa.Array, kind: pa.Array, broken: dict[int, str]) -> None:
+    """Add the rows whose payload is not what its kind says, unless they break another rule."""
     for row, (text, payload_kind) in enumerate(zip(payload.to_pylist(), kind.to_pylist(), strict=True)):
-        if payload_kind != "binary" and text is not None and row not in broken:
-            try:
-                text.decode()
-                if payload_kind == "json":
-                    orjson.loads(text)
-            except UnicodeDecodeError as error:
-                broken[row] = f"{NOT_TEXT} ({error.reason} at byte {error.start})"
-            except orjson.JSONDecodeError as error:
-                broken[row] = f"{NOT_JSON} ({error})"
-    return dict(sorted(broken.items()))
+        if payload_kind == "binary" or text is None or row in broken:
+            continue
+        try:
+            text.decode()
+            if payload_kind == "json":
+                orjson.loads(text)
+        except UnicodeDecodeError as error:
+            broken[row] = f"{NOT_TEXT} ({error.reason} at byte {error.start})"
+        except orjson.JSONDecodeError as error:
+            broken[row] = f"{NOT_JSON} ({error})"
 
 
 def is_utf8(column: pa.Array) -> bool:

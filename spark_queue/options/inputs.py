@@ -8,10 +8,12 @@ The name of an input is its *binding*: it is a column of the DataFrame. The orde
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from spark_queue.errors import did_you_mean
+from spark_queue.errors import OptionError, did_you_mean
+from spark_queue.options.declaration import option_error
 from spark_queue.options.masking import masked_repr
 
 #: How the messages of several inputs become rows: each row has one message of every input, or each
@@ -60,6 +62,26 @@ def parse_inputs(text: str) -> dict[str, InputOptions]:
     if not found:
         raise ValueError(EXPECTED_INPUTS)
     return found
+
+
+def check_inputs(inputs: Mapping[str, InputOptions], urls: Mapping[str, str]) -> None:
+    """Raise `OptionError` if an input has no database in `urls`, or two are the same queue."""
+    bindings: dict[tuple[str, str], str] = {}  # by URL and queue
+    for binding, one in inputs.items():
+        if one.ns is None and urls:
+            raise OptionError(
+                f"option 'inputs': {binding!r} has no 'ns', which names its database in 'urls'", option="inputs"
+            )
+        if one.ns is not None and one.ns not in urls:
+            hint = did_you_mean(one.ns, urls) or (f"; it has {', '.join(urls)}" if urls else "; set it")
+            raise OptionError(
+                f"option 'inputs': {binding!r} has the ns {one.ns!r}, which option 'urls' does not name{hint}",
+                option="inputs",
+            )
+        other = bindings.setdefault((urls.get(one.ns or "", ""), one.queue), binding)
+        if other != binding:
+            same = f"{masked_repr(other)} and {masked_repr(binding)} are both the queue {masked_repr(str(one))}"
+            raise option_error("inputs", f"must be {EXPECTED_INPUTS}: the bindings {same}")
 
 
 def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

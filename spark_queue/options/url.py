@@ -74,7 +74,13 @@ class StoreUrl(NamedTuple):
         if self.parameters.get("layout", layout) != layout:
             own = self.masked_parameter("layout")
             raise OptionError(f"option 'layout' is {layout!r}, but the URL has layout={own}", option="layout")
-        ours = {"layout": layout, **self.parameters}
+        return self._with({"layout": layout, **self.parameters})
+
+    def with_parameters(self, **ours: str) -> str:
+        """Return the URL with these parameters, in the place of those that it has."""
+        return self._with({**self.parameters, **ours})
+
+    def _with(self, ours: Mapping[str, str]) -> str:
         return f"{self.url}{'&' if '?' in self.url else '?'}{urlencode(ours)}"
 
     def check_parameters(self, layout: str, names: Iterable[str]) -> None:

@@ -8,7 +8,6 @@ from typing import Literal
 Role = Literal["stream", "snapshot", "push", "settle"]
 
 READ_ROLES: tuple[Role, ...] = ("stream", "snapshot")
-ALL_ROLES: tuple[Role, ...] = ("stream", "snapshot", "push", "settle")
 
 #: Options that Spark itself adds to those of the user.
 SPARK_OPTIONS = frozenset({"checkpointlocation", "queryname", "numrows", "truncate"})

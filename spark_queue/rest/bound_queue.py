@@ -12,33 +12,33 @@ import pyarrow as pa
 from spark_queue.errors import QueueError, StoreUnavailable
 from spark_queue.messages.ids import new_id_array
 from spark_queue.messages.schema import PUSHES
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.stream import StreamOptions
 from spark_queue.rest.metrics import ServerMetrics
-from spark_queue.rest.receipts import sibling_tag
 from spark_queue.stores.base import Store
-from spark_queue.stores.services.dead_letters import dead_letter_exhausted, roll_back_or_dead_letter
+from spark_queue.stores.queue import Consumed, StoredQueue
 
 #: The lease of popped messages (ms), until they are removed.
 POP_LEASE = 60_000
 
 
 @dataclass(frozen=True)
-class TakenBatches:
-    """Messages that a tag holds, as MESSAGES batches."""
-
-    tag: str
-    batches: list[pa.RecordBatch]
-
-
-@dataclass(frozen=True)
 class BoundQueue:
-    """A queue, its store, and the options of its namespace. Its methods may block."""
+    """A queue with the policy of its namespace. Its methods may block."""
 
     ns: str
-    queue: str
-    store: Store
-    options: QueueOptions
+    stored: StoredQueue[Store]
+    options: StreamOptions
     metrics: ServerMetrics
+
+    @property
+    def queue(self) -> str:
+        """The name of the queue."""
+        return self.stored.name
+
+    @property
+    def store(self) -> Store:
+        """The store of the queue."""
+        return self.stored.store
 
     def count(self, act: str, status: str, messages: int = 1) -> None:
         """Count outcomes of messages: `ok`, `notfound`, `deadletter`, `timeout`, `cancel`, `ko`."""
@@ -60,39 +60,13 @@ class BoundQueue:
         self.count("rollback", "deadletter", dead)
         self.count("rollback", "notfound", 0 if rolled_back or dead else 1)
 
-    def take(self, tag: str, limit: int, max_bytes: int, lease: int | None) -> TakenBatches | None:
+    def consume(self, tag: str, limit: int, max_bytes: int, lease: int | None) -> Consumed | None:
         """Reserve up to `limit` messages, about `max_bytes` in all. Return `None` if none is ready.
 
         Messages that failed too often become dead letters instead, and so do damaged records.
         """
-        options, dead = self.options, self.options.dead_letter_queue_of(self.queue)
-        while rows := sum(self.store.reserve(self.queue, tag, limit, lease=lease)):
-            if options.max_tries is not None:
-                rows -= dead_letter_exhausted(
-                    self.store, self.queue, tag, options.max_tries, dead, options.history_ms
-                )
-            batches: list[pa.RecordBatch] = []
-            found = weight = 0
-            fetch_options: dict[str, Any] = {"dead": dead, "history": options.history_ms, "check_json": True}
-            for batch in self.store.fetch(self.queue, f"{tag}/0", **fetch_options) if rows else ():
-                batches.append(batch)
-                found += batch.num_rows
-                weight += batch.nbytes
-                if found >= rows or weight >= max_bytes:  # saves the last read, which returns nothing
-                    break
-            if found < rows:
-                tag = self._release_unread(tag, batches, lease)
-            if found:
-                return TakenBatches(tag, batches)
-        return None
-
-    def _release_unread(self, tag: str, keep: Sequence[pa.RecordBatch], lease: int | None) -> str:
-        """Release the messages that were not read, and return a new tag that holds the others."""
-        ids = [id for batch in keep for id in batch.column("id").to_pylist()]
-        rest = sibling_tag(tag)
-        self.store.transfer(self.queue, tag, f"{rest}/0", ids, lease=lease)
-        self.store.rollback(self.queue, tag, failed=False)
-        return rest
+        found = self.stored.with_policy(lease=lease).consume(limit, max_bytes, tag=tag)
+        return found if found.batches else None
 
     def push(self, rows: list[dict[str, Any]]) -> list[str | Exception]:
         """Push messages of different callers in one batch. Return the id or the error of each.
@@ -102,7 +76,7 @@ class BoundQueue:
         new_ids = iter(self.store.native_ids(new_id_array(sum(row["id"] is None for row in rows))).to_pylist())
         rows = [row if row["id"] is not None else row | {"id": next(new_ids)} for row in rows]
         try:
-            self.store.push(self.queue, pa.RecordBatch.from_pylist(rows, schema=PUSHES))
+            self.stored.push(pa.RecordBatch.from_pylist(rows, schema=PUSHES))
         except (QueueError, ValueError) as error:
             if isinstance(error, StoreUnavailable) or len(rows) == 1:
                 return [error] * len(rows)
@@ -111,24 +85,20 @@ class BoundQueue:
 
     def commit(self, tag: str, ids: Sequence[str] | None = None) -> int:
         """Commit messages that the tag still holds, all or with these ids. Return their number."""
-        return self.store.commit(self.queue, tag, ids, history=self.options.history_ms)
+        return self.stored.commit(tag, ids)
 
-    def remove_popped(self, taken: TakenBatches) -> None:
+    def remove_popped(self, taken: Consumed) -> None:
         """Remove popped messages, and count each as one `get`, as keuss does."""
         done = self.commit(taken.tag)
         self.store.count(self.queue, reserve=-done, commit=-done, get=done)
 
-    def release(self, taken: TakenBatches) -> None:
+    def release(self, taken: Consumed) -> None:
         """Release messages that did not reach their caller: they did not fail."""
-        self.store.rollback(self.queue, taken.tag, failed=False)
+        self.stored.release(taken.tag)
 
     def rollback(self, tag: str, ids: Sequence[str] | None, delay: int) -> tuple[int, int]:
         """Roll back messages that the tag still holds, all or those with these ids.
 
         Return the number that is ready again after `delay` ms, and the number of new dead letters.
         """
-        options = self.options
-        return roll_back_or_dead_letter(
-            self.store, self.queue, tag, ids, delay=delay, max_tries=options.max_tries,
-            dead=options.dead_letter_queue_of(self.queue), history=options.history_ms,
-        )  # fmt: skip
+        return self.stored.roll_back(tag, ids, delay=delay)

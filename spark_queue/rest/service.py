@@ -12,7 +12,7 @@ from spark_queue.admin.recovery import recover_consumer
 from spark_queue.errors import OptionError, did_you_mean, plural
 from spark_queue.events.queue import Events
 from spark_queue.rest.bodies import Bodies
-from spark_queue.rest.bound_queue import BoundQueue, TakenBatches
+from spark_queue.rest.bound_queue import BoundQueue
 from spark_queue.rest.coalesce import Coalescer
 from spark_queue.rest.errors import Conflict, NotFound
 from spark_queue.rest.handles import Handles
@@ -28,8 +28,9 @@ from spark_queue.rest.scrapes import Scrapes
 from spark_queue.rest.settings import Settings
 from spark_queue.rest.waiters import Waiter, WaitList
 from spark_queue.rest.watches import Watches
-from spark_queue.stores import open_store
 from spark_queue.stores.base import Store
+from spark_queue.stores.queue import Consumed
+from spark_queue.stores.services.option_policy import stream_policy
 
 if TYPE_CHECKING:
     from spark_queue.runner.shared_graph import SharedGraph
@@ -50,7 +51,8 @@ class Service:
     def __init__(self, settings: Settings, *, look_process: bool = False) -> None:
         """Create the state. No store is opened yet. `look_process`: see `create_app`."""
         self.settings, self.limits = settings, settings.limits
-        setup = Setup({ns: one.url for ns, one in settings.options.items()}, settings.graph, RETRY_TIMEOUT_MS)
+        urls = {ns: one.database.url for ns, one in settings.options.items()}
+        setup = Setup(urls, settings.graph, RETRY_TIMEOUT_MS)
         contents = Contents(setup)
         self.stores, self.declared = contents.stores, contents.declared
         # A thread for each look, and that of the scrapes.
@@ -65,8 +67,7 @@ class Service:
         self._shared_graph = self._make_shared_graph()
         self.events: Events | None = None
         if (place := settings.place_of_events()) is not None:
-            url, declared = settings.options[place.ns].url, settings.declared
-            store = open_store(url, retry_timeout=RETRY_TIMEOUT_MS)  # of its own: events change its layout
+            store, declared = self.stores[place.ns], settings.declared
             self.events = Events(store, place.queue, executors=declared.executors, settings=declared.settings)
         self._lanes = LaneThreads()
         self._watches = Watches(self.stores)
@@ -114,9 +115,8 @@ class Service:
 
         Raises `NotFound` for an unknown namespace, `OptionError` for an invalid name of a queue.
         """
-        store = self.get_store(ns)
-        store.check_queue(queue)
-        return BoundQueue(ns, queue, store, self.settings.options[ns], self.metrics)
+        store, options = self.get_store(ns), self.settings.options[ns]
+        return BoundQueue(ns, store.queue(queue, stream_policy(options)), options, self.metrics)
 
     async def run_in_thread(self, act: Callable[..., T], *args: Any, lane: Lane | None = None) -> T:
         """Run a call that may block in a thread, when its turn comes: by default of its own lane.
@@ -160,15 +160,15 @@ class Service:
 
     async def take(
         self, bound: BoundQueue, waiter: Waiter, tag: str, limit: int, wait: int, lease: int | None
-    ) -> TakenBatches | None:
+    ) -> Consumed | None:
         """Reserve up to `limit` messages. Wait up to `wait` ms for the first, or return `None`.
 
         Raises `Cancelled` or `ShuttingDown` if the wait has ended. If the caller has disconnected,
         messages that were reserved are released.
         """
 
-        async def try_take(lane: Lane = Lane.WRITE) -> TakenBatches | None:
-            return await self.run_in_thread(bound.take, tag, limit, self.limits.body, lease, lane=lane)
+        async def try_take(lane: Lane = Lane.WRITE) -> Consumed | None:
+            return await self.run_in_thread(bound.consume, tag, limit, self.limits.body, lease, lane=lane)
 
         async def wait_signal(seconds: float) -> bool:
             return await self._watches.wait(bound.ns, bound.queue, seconds, caller)
@@ -217,8 +217,6 @@ class Service:
         self._lanes.close()
         self._looks.close()
         self.stores.close()
-        if self.events is not None:
-            self.events.store.close()
 
 
 # Dependencies are async, so FastAPI does not call them in a thread.

@@ -10,7 +10,8 @@ from spark_queue.events.config import Declarations
 from spark_queue.events.executors import Executors
 from spark_queue.graph.model import Graph, Place
 from spark_queue.graph.validation import check_graph
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.roles import parse_options
+from spark_queue.options.stream import StreamOptions
 from spark_queue.rest.guard.credentials import Credentials
 from spark_queue.rest.looks.queue_metrics import MAX_QUEUES
 from spark_queue.stores import resolve_options
@@ -53,7 +54,7 @@ class Settings:
     events: str | None = None
     checkpoint_root: str | None = None
     declared: Declarations = field(default_factory=Declarations)
-    options: Mapping[str, QueueOptions] = field(init=False, repr=False)
+    options: Mapping[str, StreamOptions] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "graph", check_graph(self.graph))
@@ -65,7 +66,7 @@ class Settings:
         for name, one in self.graph.namespaces.items():
             raw = {**one.options, "url": one.url, "queue": ANY_QUEUE}
             try:
-                options[name] = resolve_options(QueueOptions.parse(raw, "stream"))
+                options[name] = resolve_options(parse_options(raw, "stream"))
             except OptionError as error:
                 raise OptionError(f"namespace {name!r}: {error}", **error.facts) from None
         object.__setattr__(self, "options", options)

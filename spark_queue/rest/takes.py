@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 from fastapi import Request
 
-from spark_queue.rest.bound_queue import POP_LEASE, BoundQueue, TakenBatches
+from spark_queue.rest.bound_queue import POP_LEASE, BoundQueue
 from spark_queue.rest.lanes import Lane
 from spark_queue.rest.receipts import new_tag
 from spark_queue.rest.service import Service
 from spark_queue.rest.waiters import DISCONNECTED, Waiter
+from spark_queue.stores.queue import Consumed
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Wanted:
 
 async def take(
     request: Request, service: Service, bound: BoundQueue, wanted: Wanted
-) -> tuple[TakenBatches | None, Waiter]:
+) -> tuple[Consumed | None, Waiter]:
     """Pop or reserve messages: `None` if none came in time. Return the entry of its wait, too.
 
     Raises `Cancelled` or `ShuttingDown` if the wait has ended, and `OptionError` if another request
@@ -61,7 +62,7 @@ async def take(
     if taken is None:
         bound.count(wanted.act, "timeout")
     else:
-        bound.count(wanted.act, "ok", sum(batch.num_rows for batch in taken.batches))
+        bound.count(wanted.act, "ok", taken.rows)
     return taken, waiter
 
 

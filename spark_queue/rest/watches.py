@@ -16,6 +16,7 @@ from contextlib import suppress
 from spark_queue.errors import QueueError, StoreUnavailable
 from spark_queue.rest.guard.caller import CallerKey
 from spark_queue.stores.base import Store
+from spark_queue.stores.support.waiting import NextCheck, is_ready
 
 #: Threads of each store that ask, and queues that one asks for at a time.
 WATCH_THREADS, ASKED_TOGETHER = 2, 32
@@ -191,16 +192,14 @@ class StoreWatch:
         self._start_jobs()
 
     def _take_answer(self, one: _Watched, answer: Answer) -> None:
-        if (isinstance(answer, int) and answer > 0) or answer is None:
+        if not isinstance(answer, QueueError) and not is_ready(answer):
             polls = self._watched_of[one.caller] * len(self._watched_of) / POLLS_PER_SECOND
-            pause = max(self._store.poll_interval(one.queue), polls)
-            one.polled = answer is None or answer / 1000 > pause
-            if answer is not None:
-                pause = min(pause, answer / 1000)
+            check = NextCheck.after(answer, max(self._store.poll_interval(one.queue), polls))
+            one.polled = check.polled
             if one.timer is not None:
                 one.timer.cancel()
             assert self._loop is not None
-            one.timer = self._loop.call_later(pause, self._ask, one)
+            one.timer = self._loop.call_later(check.pause, self._ask, one)
             return
         if one.polled and isinstance(answer, int):
             self._store.missed_signal(one.queue)

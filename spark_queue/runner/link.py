@@ -31,7 +31,7 @@ from pyspark.sql.types import (
 from spark_queue.errors import GraphError
 from spark_queue.graph.file_mistakes import Mistake
 from spark_queue.graph.link_function import DROP, Forward, LinkFunction, Unchanged
-from spark_queue.graph.model import Link, Retry
+from spark_queue.graph.model import Link
 from spark_queue.messages.json_text import clean_text, dump_json
 from spark_queue.messages.message import Message
 from spark_queue.messages.payload import decode
@@ -52,6 +52,8 @@ from spark_queue.runner.sql.fields import JSON_COLUMN
 from spark_queue.runner.step import RunnableStep
 from spark_queue.spark.schema import arrow_schema
 from spark_queue.spark.worker import freeze_gc
+from spark_queue.stores.policy import RetryPolicy
+from spark_queue.stores.services.retry import keuss_retry, retry_delay
 
 #: The name of the metrics that Spark observes of each batch.
 LINK_METRICS = "link"
@@ -115,9 +117,8 @@ class LinkStep(RunnableStep[Link]):
         return observed, self._settle_options()
 
 
-def retry_delay(retry: Retry, tries: Any) -> Any:
-    """Return the seconds until a retry, after `tries` earlier failures: the formula of keuss."""
-    return tries * retry.factor + retry.base
+def _retry_policy(link: Link) -> RetryPolicy:
+    return keuss_retry(link.retry.base, link.retry.factor)
 
 
 # --- by expressions -------------------------------------------------------------------------------
@@ -152,7 +153,7 @@ class _Expressions:
         fails = F.col("_failed").isNotNull()
         moves = ~fails & ~ends & F.lit(bool(self._link.dst))
         when = F.from_json(F.col("_when") if "when" in made else F.lit("{}"), SELECTOR_RESULT)
-        delay = retry_delay(self._link.retry, F.col("tries")).cast("double")
+        delay = retry_delay(_retry_policy(self._link), F.col("tries")).cast("double")
 
         def changed(name: str) -> Column:
             return F.when(moves, F.col(f"_{name}") if name in made else F.lit(None))
@@ -219,7 +220,7 @@ class _FunctionCalls:
     def __init__(self, link: Link) -> None:
         self._process = link.process
         self._queues = [one.queue for one in link.dst]
-        self._retry = link.retry
+        self._retry = _retry_policy(link)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         process = load_function(self._process)

@@ -37,7 +37,7 @@ from spark_queue.errors import GraphError, did_you_mean
 from spark_queue.graph.file_mistakes import Mistake
 from spark_queue.graph.model import Graph, Place, Processor
 from spark_queue.graph.parts import FieldPath
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.stream import StreamOptions
 from spark_queue.runner.processor_function import (
     MESSAGE_ARROW_SCHEMA,
     MESSAGE_TYPE,
@@ -134,7 +134,7 @@ class CompiledProcessor:
         urls = {ns: one.url for ns, one in graph.namespaces.items()}
         self._side_queues = SideQueues(name, processor, NamedStores(urls))
 
-    def check(self, spark: SparkSession, options: QueueOptions | None) -> None:
+    def check(self, spark: SparkSession, options: StreamOptions | None) -> None:
         """Raise `GraphError` if its function is missing, or cannot work on its inputs.
 
         `options`: the options of its reader, or `None` if it has none, or these have mistakes.

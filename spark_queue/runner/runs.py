@@ -62,7 +62,7 @@ class StepRuns:
         self._stores = stores
         self._token = uuid.uuid4().hex
 
-    def take(
+    def claim(
         self,
         ns: str,
         name: str,
@@ -74,7 +74,7 @@ class StepRuns:
         deaths: int | None = None,
         folder: str | None = None,
     ) -> bool:
-        """Take or renew the run of a step. Return whether this process has it now.
+        """Claim or renew the run of a step. Return whether this process has it now.
 
         `alone`, `deaths`, `folder`: as the note has them if `None`. Raises `StoreError`.
         """

@@ -238,7 +238,7 @@ class SharedGraph:
         """Start a step, unless another process was faster. `deaths`: those of a suspect."""
         now, error = time.monotonic(), None if deaths is None else SUSPECT_TEXT
         alone, known = deaths is not None, deaths or 0
-        if not self._runs.take(
+        if not self._runs.claim(
             one.ns, one.key, "starting", error or state.error, state.restarts, alone=alone, deaths=known
         ):
             self._probation.leave(one.name)
@@ -257,7 +257,7 @@ class SharedGraph:
         else:
             try:
                 folder = self._settler.settle_other_folder(self._spark.session, one)
-                self._runs.take(one.ns, one.key, "starting", folder=folder)
+                self._runs.claim(one.ns, one.key, "starting", folder=folder)
                 self._graph.start(self._spark.session, one.name)
             except (QueueError, PySparkException) as failure:
                 if not self._spark.is_running:
@@ -325,7 +325,7 @@ class SharedGraph:
         now, facts = time.monotonic(), ("waiting", SUSPECT_TEXT)
         if now - self._renewed.get(one.name, (0.0,))[0] >= HEARTBEAT_SECONDS:
             self._renewed[one.name] = now, *facts
-            self._runs.take(one.ns, one.key, *facts, alone=False, deaths=deaths)
+            self._runs.claim(one.ns, one.key, *facts, alone=False, deaths=deaths)
 
     def _stop_suspect(self, one: KnownStep) -> None:
         """Stop a step for which Spark's process has died too often, until it is started."""
@@ -353,7 +353,7 @@ class SharedGraph:
         if now - at >= HEARTBEAT_SECONDS or tuple(before) != facts or probation:
             self._renewed[one.name] = now, *facts
             # After a long pause, another process may have it. The owner note decides which reads.
-            self._runs.take(one.ns, one.key, *facts, state.restarts, **probation)
+            self._runs.claim(one.ns, one.key, *facts, state.restarts, **probation)
 
     def _give_up(self, one: KnownStep, error: str | None = None, **probation: Any) -> None:
         state = self._graph.status()[one.name]
@@ -379,7 +379,7 @@ class SharedGraph:
 
     def _finish(self, one: KnownStep, step: Step) -> None:
         """Settle what an exchange had reserved that was removed, once no process runs it."""
-        if not self._runs.take(one.ns, one.key, "stopped") or not is_free(self._stores, one.name, one.step):
+        if not self._runs.claim(one.ns, one.key, "stopped") or not is_free(self._stores, one.name, one.step):
             return
         store = self._stores[one.ns]
         try:

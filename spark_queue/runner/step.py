@@ -15,11 +15,13 @@ from spark_queue.graph.file_mistakes import Mistake
 from spark_queue.graph.model import Graph
 from spark_queue.graph.parts import FieldPath, Place
 from spark_queue.graph.step import Step
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.inputs import QUEUE
+from spark_queue.options.roles import parse_options
+from spark_queue.options.stream import StreamOptions
 from spark_queue.options.values import AT_LEAST_ONCE, EXACTLY_ONCE
 from spark_queue.runner.dead_letter_cycles import dead_letter_cycle
 from spark_queue.runner.traffic import Traffic
-from spark_queue.stores import resolve_options, store_class
+from spark_queue.stores import resolve_options, resolve_place, store_class
 
 D = TypeVar("D", bound=Step)
 
@@ -90,10 +92,10 @@ class RunnableStep(ABC, Generic[D]):
         return {"url": self._url(src.ns), "queue": src.queue}
 
     @property
-    def queue_options(self) -> QueueOptions | None:
+    def queue_options(self) -> StreamOptions | None:
         """The `read_options`, parsed; `None` if it has no source. Raises `OptionError`."""
         read = self.read_options
-        return QueueOptions.parse(read, "stream") if read else None
+        return parse_options(read, "stream") if read else None
 
     @property
     def source_queues(self) -> list[tuple[str, str | None]]:
@@ -185,7 +187,7 @@ class RunnableStep(ABC, Generic[D]):
             yield Mistake((self.step.section, self.name, self.source_field), str(error))
         for path, place in self._written_queues():
             try:
-                resolve_options(QueueOptions(url=self._url(place.ns), queue=place.queue))
+                resolve_place(self._url(place.ns), [(place.queue, QUEUE)])
             except UsageError as error:
                 yield Mistake((self.step.section, self.name, *path), str(error))
 

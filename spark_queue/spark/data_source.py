@@ -13,12 +13,11 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from spark_queue.errors import OptionError
-from spark_queue.options.consistency import option_error
+from spark_queue.options.declaration import option_error
 from spark_queue.options.inputs import LOG
-from spark_queue.options.queue_options import QueueOptions
-from spark_queue.options.roles import role_of_write
+from spark_queue.options.roles import OptionsType, ReadType, parse_options, parse_read_options, role_of_write
+from spark_queue.options.stream import StreamOptions
 from spark_queue.options.time_zones import SessionZone
-from spark_queue.options.values import EXACTLY_ONCE, READ_ROLES, Role
 from spark_queue.spark.output_modes import mode_error
 from spark_queue.spark.pickling import PickledWithLoader
 from spark_queue.spark.read.driver_process import set_program
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 class QueueDataSource(PickledWithLoader, DataSource):
     """A queue as a source and a sink, for batches and streams.
 
-    Name: `queue`. Options: see `spark_queue.options.queue_options`. They are checked when the
+    Name: `queue`. Options: see `spark_queue.options`. They are checked when the
     DataFrame is created.
     """
 
@@ -55,11 +54,11 @@ class QueueDataSource(PickledWithLoader, DataSource):
         return "queue"
 
     def schema(self) -> StructType:
-        return read_schema(self._options(*READ_ROLES))
+        return read_schema(self._complete(parse_read_options(self.options)))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = self._read_options(schema, "snapshot")
-        if options.mode == LOG:
+        options = self._for_read(parse_options(self.options, "snapshot"), schema, create=False)
+        if options.reading.mode == LOG:
             from spark_queue.spark.read.log_stream import LogSnapshot
 
             return LogSnapshot(options, schema)
@@ -68,8 +67,8 @@ class QueueDataSource(PickledWithLoader, DataSource):
         return snapshot_reader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        options = self._read_options(schema, "stream")
-        if options.mode == LOG:
+        options = self._stream_options(schema)
+        if options.reading.mode == LOG:
             from spark_queue.spark.read.log_stream import LogStream
 
             return LogStream(options, schema)
@@ -95,15 +94,14 @@ class QueueDataSource(PickledWithLoader, DataSource):
         return StreamWriter(self._operation(schema, streaming=True))
 
     def _operation(self, schema: StructType, *, streaming: bool) -> Push | Settle:
-        role = role_of_write(self.options)
-        options = pin_databases(self._options(role), create=True)
-        if role == "settle":
+        if role_of_write(self.options) == "settle":
             from spark_queue.spark.write.settle import Settle
 
-            return Settle(options, schema)
+            return Settle(self._for_write(parse_options(self.options, "settle")), schema)
+        options = self._for_write(parse_options(self.options, "push"))
         if streaming and options.txn_app_id is not None:
             raise option_error("txnAppId", "is for batch writes: leave it out, a streaming query needs none")
-        if options.delivery == EXACTLY_ONCE:
+        if options.guarantee.exactly_once:
             from spark_queue.spark.write.publish import Publish
 
             return Publish(options, schema, streaming=streaming)
@@ -111,15 +109,22 @@ class QueueDataSource(PickledWithLoader, DataSource):
 
         return Push(options, schema)
 
-    def _read_options(self, schema: StructType, role: Role) -> QueueOptions:
-        options = self._options(role)
+    def _stream_options(self, schema: StructType) -> StreamOptions:
+        options = parse_options(self.options, "stream")
+        return self._for_read(options, schema, create=not options.reading.fail_if_missing)
+
+    def _for_read(self, options: ReadType, schema: StructType, *, create: bool) -> ReadType:
+        options = self._complete(options)
         set_cluster_cores(self.cores)
         set_program(Owner(**self.program) if self.program else None)
         check_read_schema(schema, options)
-        return pin_databases(options, create=role == "stream" and not options.fail_if_missing)
+        return pin_databases(options, create=create)
 
-    def _options(self, *roles: Role) -> QueueOptions:
-        options = resolve_options(QueueOptions.parse(self.options, *roles))
-        if options.time_zone is None and self.zone is not None:
-            options = replace(options, time_zone=SessionZone(self.zone))
+    def _for_write(self, options: OptionsType) -> OptionsType:
+        return pin_databases(self._complete(options), create=True)
+
+    def _complete(self, options: OptionsType) -> OptionsType:
+        options = resolve_options(options)
+        if options.content.time_zone is None and self.zone is not None:
+            options = replace(options, content=replace(options.content, time_zone=SessionZone(self.zone)))
         return options

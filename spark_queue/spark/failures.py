@@ -201,5 +201,5 @@ def _isolating_urls(query: StreamingQuery) -> set[str]:
     found = set()
     for options in source_options(query):
         if options.isolate_failures:
-            found |= {options.for_input(one).url for one in options.inputs} if options.inputs else {options.url}
+            found |= {one.database.url for one in options.each_queue}
     return found

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pyspark import TaskContext
 
-from spark_queue.options.consistency import option_error, option_name
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.declaration import option_error, option_name
+from spark_queue.options.parts import Content, JsonFormats
 from spark_queue.options.time_zones import zone_of
 from spark_queue.spark.json_moments import MomentStyle
 from spark_queue.spark.json_write import JsonStyle
@@ -27,30 +27,30 @@ _PATTERNS = {
 }
 
 
-def check_style(options: QueueOptions) -> None:
+def check_style(formats: JsonFormats) -> None:
     """Raise `OptionError` if a pattern of a write is wrong."""
     for name in _PATTERNS:
-        _pattern(options, name)
+        _pattern(formats, name)
 
 
-def style_of(options: QueueOptions) -> JsonStyle:
+def style_of(content: Content, formats: JsonFormats) -> JsonStyle:
     """Return how the task that runs writes JSON."""
     task = TaskContext.get()
-    ignore_nulls = options.ignore_null_fields
+    ignore_nulls = formats.ignore_null_fields
     if ignore_nulls is None:
         ignore_nulls = task is None or (task.getLocalProperty(_IGNORE_NULLS_PROPERTY) or "true").lower() == "true"
     moments = MomentStyle(
-        zone=zone_of(payload_zone(options) or "UTC").info,
-        timestamp=_pattern(options, "timestamp_format"),
-        timestamp_ntz=_pattern(options, "timestamp_ntz_format"),
-        date=_pattern(options, "date_format"),
+        zone=zone_of(payload_zone(content) or "UTC").info,
+        timestamp=_pattern(formats, "timestamp_format"),
+        timestamp_ntz=_pattern(formats, "timestamp_ntz_format"),
+        date=_pattern(formats, "date_format"),
     )
     return JsonStyle(moments, ignore_nulls=ignore_nulls)
 
 
-def _pattern(options: QueueOptions, name: str) -> MomentPart | None:
+def _pattern(formats: JsonFormats, name: str) -> MomentPart | None:
     """Return the function for the pattern in an option, `None` if it is not set."""
-    pattern = getattr(options, name)
+    pattern = getattr(formats, name)
     if pattern is None:
         return None
     try:

@@ -156,6 +156,12 @@ def _texts(column: pa.Array, kind: DataType, style: JsonStyle) -> _Texts:
             return _Texts(pa.array(texts, pa.binary()))
         case NullType():
             return _Texts(pa.nulls(len(column), pa.binary()))
+    return _plain_texts(column, kind, style)
+
+
+def _plain_texts(column: pa.Array, kind: DataType, style: JsonStyle) -> _Texts:
+    """Return the texts of values that have no parts."""
+    match kind:
         case FloatType() | DoubleType():
             return _Texts(_binary(quote_not_finite(float_texts(column))))
         case _ if isinstance(kind, (*INTEGERS, DecimalType)):

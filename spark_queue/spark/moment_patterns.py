@@ -200,6 +200,14 @@ def _letters(token: str) -> MomentPart:
             return lambda moment: "AM" if _hour(moment) < 12 else "PM"
         case "S" if count <= 9:
             return lambda moment: f"{_micros(moment) % 1_000_000:06}000"[:count]
+    if (zone := _zone_letters(letter, count)) is not None:
+        return zone
+    raise ValueError(f"it has {token}, but the letters are {LETTERS}; for others, write to_json with that pattern")
+
+
+def _zone_letters(letter: str, count: int) -> MomentPart | None:
+    """Return the part for letters of a time zone; `None` if they are none."""
+    match letter:
         case "X" | "x" if count <= 5:
             return lambda moment: offset_text(_offset(moment), letter, count)
         case "Z" if count <= 3:
@@ -210,4 +218,4 @@ def _letters(token: str) -> MomentPart:
             return lambda moment: offset_text(_offset(moment), "X", 5)
         case "V" if count == 2:
             return _zone
-    raise ValueError(f"it has {token}, but the letters are {LETTERS}; for others, write to_json with that pattern")
+    return None

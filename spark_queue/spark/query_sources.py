@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.roles import parse_options
+from spark_queue.options.stream import StreamOptions
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -17,10 +18,10 @@ def execution_of(query: StreamingQuery) -> Any:
     return None if wrapper is None else wrapper.streamingQuery()
 
 
-def source_options(query: StreamingQuery) -> Iterator[QueueOptions]:
+def source_options(query: StreamingQuery) -> Iterator[StreamOptions]:
     """Yield the options of each source of a query that is ours."""
     leaves = execution_of(query).analyzedPlan().collectLeaves()
     for number in range(leaves.size()):
         leaf = leaves.apply(number)
         if leaf.nodeName() == "StreamingRelationV2" and leaf.sourceName().lower() == "queue":
-            yield QueueOptions.parse(dict(leaf.extraOptions()), "stream")
+            yield parse_options(dict(leaf.extraOptions()), "stream")

@@ -28,8 +28,11 @@ from pyspark.sql.variant_utils import VariantUtils
 from spark_queue.errors import SchemaError, did_you_mean
 from spark_queue.messages.json_text import clean_json
 from spark_queue.messages.payload import as_json, as_text
-from spark_queue.options.inputs import DELIVERY_HASH, LOG
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.inputs import DELIVERY_HASH, LOG, InputOptions
+from spark_queue.options.parts import Content
+from spark_queue.options.roles import ReadOptions
+from spark_queue.options.snapshot import SnapshotOptions
+from spark_queue.options.stream import StreamOptions
 from spark_queue.spark.json_types import NESTED_TYPES, check_names
 from spark_queue.spark.not_null import check_not_null
 from spark_queue.spark.payload_zone import payload_zone
@@ -82,58 +85,66 @@ BatchConverter = Callable[..., pa.RecordBatch]
 BatchJoiner = Callable[..., pa.RecordBatch]
 
 
-def read_schema(options: QueueOptions) -> StructType:
+def read_schema(options: ReadOptions) -> StructType:
     """Return the columns of a DataFrame that is read without a schema of the user."""
-    if options.inputs is None:
-        return _struct_type(_read_columns(options), options)
-    columns = {binding: _struct_type(_input_columns(options, binding), options) for binding in options.inputs}
+    inputs = _inputs_of(options)
+    if inputs is None:
+        return _struct_type(_read_columns(options), options.content)
+    columns = {binding: _struct_type(_input_columns(one), options.content) for binding, one in inputs.items()}
     return StructType([StructField(name, kind) for name, kind in (columns | {DELIVERY_HASH: StringType()}).items()])
 
 
-def _struct_type(columns: Mapping[str, DataType], options: QueueOptions) -> StructType:
+def _struct_type(columns: Mapping[str, DataType], content: Content) -> StructType:
     fields = [StructField(name, kind) for name, kind in columns.items()]
-    fields.insert(2, StructField("payload", _PAYLOAD_TYPES[options.payload_format or "json"]))
+    fields.insert(2, StructField("payload", _PAYLOAD_TYPES[content.read_format]))
     return StructType(fields)
 
 
-def _read_columns(options: QueueOptions) -> dict[str, DataType]:
+def _inputs_of(options: ReadOptions) -> Mapping[str, InputOptions] | None:
+    return options.inputs if isinstance(options, StreamOptions) else None
+
+
+def _read_columns(options: ReadOptions) -> dict[str, DataType]:
     """Return the columns of a read without `payload`."""
-    if options.mode == LOG:
+    if options.reading.mode == LOG:
         return LOG_READ_COLUMNS
-    return HISTORY_READ_COLUMNS if options.view == "history" else READ_COLUMNS
+    is_history = isinstance(options, SnapshotOptions) and options.view == "history"
+    return HISTORY_READ_COLUMNS if is_history else READ_COLUMNS
 
 
-def _input_columns(options: QueueOptions, binding: str) -> dict[str, DataType]:
+def _input_columns(one: InputOptions) -> dict[str, DataType]:
     """Return the columns in the struct of one of several inputs, without `payload`."""
-    return {name: kind for name, kind in _read_columns(options.for_input(binding)).items() if name != DELIVERY_HASH}
+    columns = LOG_READ_COLUMNS if one.mode == LOG else READ_COLUMNS
+    return {name: kind for name, kind in columns.items() if name != DELIVERY_HASH}
 
 
-def check_read_schema(schema: StructType, options: QueueOptions) -> None:
+def check_read_schema(schema: StructType, options: ReadOptions) -> None:
     """Raise `SchemaError` if a queue cannot be read as `schema`."""
     check_names(schema, "the schema")
-    if options.inputs is None:
-        optional = LOG_OPTIONAL_COLUMNS if options.mode == LOG else OPTIONAL_COLUMNS
-        _check_columns(schema, _read_columns(options) | optional, options, "a queue")
+    inputs, content = _inputs_of(options), options.content
+    if inputs is None:
+        optional = LOG_OPTIONAL_COLUMNS if options.reading.mode == LOG else OPTIONAL_COLUMNS
+        _check_columns(schema, _read_columns(options) | optional, content, "a queue")
         return
     for field in schema.fields:
         name, kind = field.name, field.dataType
-        known = [*options.inputs, DELIVERY_HASH, ARRIVED]
+        known = [*inputs, DELIVERY_HASH, ARRIVED]
         if name not in known:
             hint = did_you_mean(name, known) or f"; the columns are {', '.join(known)}"
             raise SchemaError(f"option 'inputs' names no {name!r}{hint}", column=name)
-        if name not in options.inputs:  # an input may have the name of a column that came later
-            _check_columns(StructType([field]), READ_COLUMNS | OPTIONAL_COLUMNS, options, "a queue")
+        if name not in inputs:  # an input may have the name of a column that came later
+            _check_columns(StructType([field]), READ_COLUMNS | OPTIONAL_COLUMNS, content, "a queue")
         elif isinstance(kind, StructType):
             check_names(kind, name)
-            _check_columns(kind, _input_columns(options, name), options, f"the input {name!r}")
+            _check_columns(kind, _input_columns(inputs[name]), content, f"the input {name!r}")
         else:
-            names = ", ".join(_struct_type(_input_columns(options, name), options).names)
+            names = ", ".join(_struct_type(_input_columns(inputs[name]), content).names)
             raise SchemaError(
                 f"column {name!r} is an input, so a struct of {names}, not {kind.simpleString()}", column=name
             )
 
 
-def _check_columns(schema: StructType, columns: Mapping[str, DataType], options: QueueOptions, source: str) -> None:
+def _check_columns(schema: StructType, columns: Mapping[str, DataType], content: Content, source: str) -> None:
     known = {**columns, "payload": StringType(), CORRUPT_COLUMN: StringType()}
     for field in schema.fields:
         name, kind = field.name, field.dataType
@@ -143,11 +154,11 @@ def _check_columns(schema: StructType, columns: Mapping[str, DataType], options:
         if name == "payload" and isinstance(kind, NESTED_TYPES):
             json_parser(kind, "payload")
         elif name == "payload":
-            payload_format = options.payload_format or "json"
-            expected = _PAYLOAD_TYPES[payload_format]
+            form = content.read_format
+            expected = _PAYLOAD_TYPES[form]
             if kind != expected:
                 raise SchemaError(
-                    f"column 'payload' cannot be {kind.simpleString()}: with payloadFormat={payload_format} it is "
+                    f"column 'payload' cannot be {kind.simpleString()}: with payloadFormat={form} it is "
                     f"{expected.simpleString()}, or a struct, map or array for typed JSON",
                     column=name,
                 )
@@ -164,20 +175,20 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     return to_arrow_schema(schema, **utc)
 
 
-def batch_converter(schema: StructType, options: QueueOptions) -> BatchConverter:
+def batch_converter(schema: StructType, content: Content) -> BatchConverter:
     """Return the function that converts batches of stored messages to batches of `schema`.
 
     It is for the task that calls this: times without a time zone have that of its session.
     """
-    return partial(_convert_batch, arrow_schema(schema), schema, _Form.create(schema, options))
+    return partial(_convert_batch, arrow_schema(schema), schema, _Form.create(schema, content))
 
 
-def batch_joiner(schema: StructType, options: QueueOptions) -> BatchJoiner:
+def batch_joiner(schema: StructType, content: Content) -> BatchJoiner:
     """Return the function that joins batches of several inputs into batches of `schema`.
 
     The column of an input that has no batch is NULL.
     """
-    return partial(_join_batches, arrow_schema(schema), schema, _Form.create(schema, options))
+    return partial(_join_batches, arrow_schema(schema), schema, _Form.create(schema, content))
 
 
 @dataclass(frozen=True)
@@ -188,9 +199,9 @@ class _Form:
     zone: str | None
 
     @classmethod
-    def create(cls, schema: StructType, options: QueueOptions) -> _Form:
-        zone = payload_zone(options) if _has_typed_payload(schema) else None
-        return cls(options.payload_format or "json", zone)
+    def create(cls, schema: StructType, content: Content) -> _Form:
+        zone = payload_zone(content) if _has_typed_payload(schema) else None
+        return cls(content.read_format, zone)
 
 
 def _has_typed_payload(schema: StructType) -> bool:

@@ -24,6 +24,7 @@ from spark_queue.spark.read.proof import check_drained
 from spark_queue.spark.spark_errors import failure_of
 from spark_queue.spark.unread import UnreadWatch
 from spark_queue.stores.named import NamedStores
+from spark_queue.stores.services.retry import exponential, retry_delay
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -116,7 +117,7 @@ def supervise(
             if failure.permanent or (restarts is not None and failures > restarts):
                 raise
             text = failure.text[:ERROR_CHARACTERS]
-            delay = min(initial_backoff * 2 ** min(failures - 1, 30), max_backoff)
+            delay = retry_delay(exponential(initial_backoff, max_backoff), failures - 1)
             log.warning("query %s has failed and starts again in %.1f s: %s", query.name or query.id, delay, text)
             if wait is None:
                 time.sleep(delay)

@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 from spark_queue.errors import QueueError, plural
 from spark_queue.options.masking import mask
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.stream import StreamOptions
 from spark_queue.options.values import FAIL, WARN
 from spark_queue.spark.progress import SourceBatch, source_batches
 from spark_queue.spark.query_sources import execution_of, source_options
 from spark_queue.spark.read.delivery import ON_UNREAD
 from spark_queue.spark.read.offsets import input_offsets
 from spark_queue.spark.read.proof import proving_input, reading_of
-from spark_queue.stores import open_store
+from spark_queue.stores import open_database
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -119,21 +119,23 @@ class UnreadWatch:
         if options is None:
             return
         try:
-            with open_store(options.url, retry_timeout=options.retry_timeout) as store:
+            with open_database(options.database) as store:
                 reading_of(end).note_taken(store, batch.read)
         except QueueError as error:
-            log.warning("could not note in %s what query %s has read: %s", mask(options.url), self._name, error)
+            log.warning(
+                "could not note in %s what query %s has read: %s", mask(options.database.url), self._name, error
+            )
 
     @cached_property
-    def _sources(self) -> list[QueueOptions]:
+    def _sources(self) -> list[StreamOptions]:
         return [] if execution_of(self._query) is None else list(source_options(self._query))
 
-    def _options_of(self, end: Mapping[str, Any]) -> QueueOptions | None:
+    def _options_of(self, end: Mapping[str, Any]) -> StreamOptions | None:
         """Return the options of the source with this offset."""
         name = end["consumer"].partition("/")[0]
         for options in self._sources:
             inputs = {one: facts.checkpoint_fields for one, facts in (options.inputs or {}).items()}
-            same = inputs == end["inputs"] if "inputs" in end else options.queue == end["queue"] and not inputs
+            same = inputs == end["inputs"] if "inputs" in end else options.single_queue == end["queue"]
             if same and options.consumer in (None, name):
                 return options
         return None

@@ -5,13 +5,15 @@ To add a database, add a module to this folder and a line to `STORES`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 
 from spark_queue.errors import DriverMissing, OptionError, did_you_mean
 from spark_queue.options.inputs import LOG
 from spark_queue.options.masking import scheme_of
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.parts import Database
+from spark_queue.options.roles import OptionsType
 from spark_queue.options.url import StoreUrl
 from spark_queue.options.values import BUCKET, SINGLE
 from spark_queue.stores.base import Store
@@ -103,49 +105,57 @@ def open_store(url: str, *, retry_timeout: int = 5_000, create: bool = True) -> 
     the first operation creates a missing SQLite file; else it raises `OptionError`. Raises
     `OptionError` for an invalid URL, and `DriverMissing`.
     """
-    store = store_class(url)(url, retry_timeout=retry_timeout)
-    store.create_missing = create
-    return store
+    return store_class(url)(url, retry_timeout=retry_timeout, create=create)
 
 
-def resolve_options(options: QueueOptions) -> QueueOptions:
+def open_database(database: Database, *, create: bool = True) -> Store:
+    """Return the store of a single database.
+
+    Raises `OptionError` and `DriverMissing` as `open_store`.
+    """
+    return open_store(database.url, retry_timeout=database.retry_timeout, create=create)
+
+
+def resolve_options(options: OptionsType) -> OptionsType:
     """Check URLs and queues, and return the options with URLs that are valid in every process.
 
     Connects to nothing. Raises `OptionError` for an invalid URL or queue, or for `mode=log` with a
     layout that cannot retain messages. Raises `DriverMissing`.
     """
-    inputs = (options.inputs or {}).values()
 
-    def resolve_url(url: str, ns: str | None = None) -> str:
-        logs = [one.queue for one in inputs if one.ns == ns and one.mode == LOG]
-        read = [one.queue for one in inputs if one.ns == ns]
-        with open_store(url) as store:
-            for queue in (options.queue, options.dead_letter_queue, *read):
-                if queue is not None:
-                    store.check_queue(queue)
-            for queue in [options.queue or ""] if options.mode == LOG else logs:
+    def resolve_url(ns: str, url: str) -> str:
+        return resolve_place(url, options.queues_in(ns))
+
+    return replace(options, database=options.database.map_urls(resolve_url))
+
+
+def resolve_place(url: str, queues: Sequence[tuple[str, str]]) -> str:
+    """Check a URL and the names of queues, each with its mode.
+
+    Return the URL as it is valid in every process. Raises `OptionError` and `DriverMissing` as
+    `resolve_options`.
+    """
+    with open_store(url) as store:
+        for queue, _ in queues:
+            store.check_queue(queue)
+        for queue, mode in queues:
+            if mode == LOG:
                 store.check_log(queue)
-            return store.url
-
-    if options.urls is not None:
-        return replace(options, urls={name: resolve_url(url, name) for name, url in options.urls.items()})
-    return replace(options, url=resolve_url(options.url))
+        return store.url
 
 
-def pin_databases(options: QueueOptions, *, create: bool) -> QueueOptions:
+def pin_databases(options: OptionsType, *, create: bool) -> OptionsType:
     """Return the options for tasks: the URL of a file identifies the file, so no task uses another.
 
     `create`: whether missing files are created first. A task creates none. Raises `OptionError` for
     an invalid URL, and `DriverMissing`.
     """
 
-    def pin_url(url: str) -> str:
-        with open_store(url, retry_timeout=options.retry_timeout, create=create) as store:
+    def pin_url(_: str, url: str) -> str:
+        with open_store(url, retry_timeout=options.database.retry_timeout, create=create) as store:
             return store.task_url()
 
-    if options.urls is not None:
-        return replace(options, urls={name: pin_url(url) for name, url in options.urls.items()})
-    return replace(options, url=pin_url(options.url))
+    return replace(options, database=options.database.map_urls(pin_url))
 
 
 Store.open_other = open_store

@@ -69,15 +69,19 @@ from spark_queue.messages.rules import replace_invalid_utf8, validate_rows
 from spark_queue.messages.schema import HISTORY, HISTORY_FIELDS, MESSAGES
 from spark_queue.messages.times import MAX_TIME_MS
 from spark_queue.options.masking import mask, scheme_of
-from spark_queue.options.queue_names import MAX_QUEUE_BYTES, dead_letter_queue, source_queue
+from spark_queue.options.queue_names import MAX_QUEUE_BYTES, source_queue
+from spark_queue.stores.policy import QueuePolicy, StoredSettings
+from spark_queue.stores.queue import StoredQueue
 from spark_queue.stores.spans import WHOLE, Sample, Span, cut_spans, sample_size
 from spark_queue.stores.support.bucket_split import isolate, split_bucket
 from spark_queue.stores.support.budget import spend
 from spark_queue.stores.support.counters import Counters, Counts, Statistics
 from spark_queue.stores.support.damaged import Records, check_payloads, open_buckets, slice_records
-from spark_queue.stores.support.dead_lettering import dead_letter_damaged
+from spark_queue.stores.support.patience import retry_timeout_or
 from spark_queue.stores.support.pause import PAUSE_CACHE_SECONDS, PauseCache
 from spark_queue.stores.support.refit import has_buckets, split_unfit
+from spark_queue.stores.support.settings import SettingsCache
+from spark_queue.stores.support.waiting import AwaitedQueue, OneQueue, wait
 from spark_queue.stores.types import (
     ZERO_SIZES,
     Claim,
@@ -122,9 +126,6 @@ POLL_INTERVAL_MS, EMPTY_CACHE_MS = 500, 50
 
 #: About how many queues one request to the database is for.
 QUEUES_CHUNK = 100
-
-#: How long the layout of a queue is cached (s).
-LAYOUT_CACHE_SECONDS = 30.0
 
 log = logging.getLogger(__name__)
 
@@ -171,9 +172,8 @@ class Store(ABC):
     #: Opens another store by its URL. The registry sets it, for one database does not know another.
     open_other: ClassVar[Callable[[str], Store]]
 
-    #: Whether this client pushes messages in buckets; `None` leaves that to the setting of the
-    #: queue.
-    layout: Layout = None
+    #: How messages are pushed, whatever the setting of their queue; `None`: as that says.
+    default_layout: ClassVar[Layout] = None
 
     @classmethod
     def resolve(cls, url: str) -> str:
@@ -183,24 +183,50 @@ class Store(ABC):
         """
         return url
 
-    def __init__(self, url: str, *, retry_timeout: int = 5_000) -> None:
+    def __init__(self, url: str, *, retry_timeout: int = 5_000, create: bool = True) -> None:
         """Connect to nothing yet.
 
-        `retry_timeout`: how long to retry while the database cannot be reached (ms).
+        `retry_timeout`: how long to retry while the database cannot be reached (ms). `create`:
+        whether the first operation creates a missing SQLite file. A store has no other settings,
+        and they do not change: programs share it. What a program asks of a queue is in a
+        `QueuePolicy`.
         """
-        self.url = self.resolve(url)
-        self.retry_timeout = retry_timeout
-        self.create_missing = True  #: whether the first operation creates a missing SQLite file
+        self._url = self.resolve(url)
+        self._retry_timeout = retry_timeout
+        self._create_missing = create
         #: The number of retries so far. An operation that was retried may return too small a
         #: number.
         self.retries = 0
         #: The last wait without a result: queue, cached until, due (monotonic s), and the signal
         #: version.
         self._last_empty_wait = ("", 0.0, math.inf, 0)
-        self._layout_cache: dict[str, tuple[Buckets | None, float]] = {}  # queue -> setting, cached until (s)
-        self._close_count = 0  # how often it was closed: that ends a wait
+        self._settings = SettingsCache(self._read_settings)
+        self._close_count = 0
         self._counters = Counters(self._count)
         self._pause_cache = PauseCache(self._read_paused)
+
+    @property
+    def url(self) -> str:
+        """The URL, in the form that is valid in every process."""
+        return self._url
+
+    @property
+    def retry_timeout(self) -> int:
+        """How long operations are retried here (ms): see `retrying_for`."""
+        return retry_timeout_or(self._retry_timeout)
+
+    @property
+    def create_missing(self) -> bool:
+        """Whether the first operation creates a missing SQLite file."""
+        return self._create_missing
+
+    def queue(self, name: str, policy: QueuePolicy | None = None) -> StoredQueue[Self]:
+        """Return a queue, as a program with this policy uses it. Calls no database.
+
+        Raises `OptionError` for an invalid name.
+        """
+        self.check_queue(name)
+        return StoredQueue(self, name, policy or QueuePolicy())
 
     # --- messages in ------------------------------------------------------------------------------
 
@@ -208,8 +234,10 @@ class Store(ABC):
         """Return as many ids as `made`, in the native form of the layout (by default `made`)."""
         return made
 
-    def push(self, queue: str, batch: pa.RecordBatch) -> int:
+    def push(self, queue: str, batch: pa.RecordBatch, *, layout: Layout = None) -> int:
         """Push the rows of a PUSHES batch to `queue`, visible at once, and return their number.
+
+        `layout`: how they are stored; by default as the setting of the queue says.
 
         An id that the queue already holds is skipped and not counted, so a push may be repeated.
         Ids in buckets are not compared: to repeat such a push, push the same rows. A batch is
@@ -221,7 +249,7 @@ class Store(ABC):
         self._check_push(queue, batch)
         if not batch.num_rows:
             return 0
-        pushed = self._write_records(queue, batch, lambda records: self._push(queue, records))
+        pushed = self._write_records(queue, batch, layout, lambda records: self._push(queue, records))
         self._counters.add(queue, put=pushed)
         self._notify(queue, earliest_due(batch))
         return pushed
@@ -235,27 +263,30 @@ class Store(ABC):
         if wrong:
             raise rejected_rows_error(queue, batch, wrong)
 
-    def _to_records(self, queue: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _to_records(self, queue: str, batch: pa.RecordBatch, layout: Layout) -> pa.RecordBatch:
         """Return the rows as records, a PUSHES or WRITTEN batch again.
 
         Raises `OptionError` as `check_buckets` does.
         """
-        if isinstance(self.layout, Buckets):
+        layout = type(self).default_layout if layout is None else layout
+        if isinstance(layout, Buckets):
             self.check_buckets()
         if "buckets" in self.unsupported or batch.num_rows < 2:  # a single message never becomes a bucket
             return batch
-        layout = self._queue_layout(queue) if self.layout is None else self.layout
+        layout = self.layout_of(queue) if layout is None else layout
         if not isinstance(layout, Buckets):
             return batch
         return pack_buckets(with_due_time(batch, self.now()), layout)
 
-    def _write_records(self, queue: str, batch: pa.RecordBatch, write: Callable[[pa.RecordBatch], T]) -> T:
+    def _write_records(
+        self, queue: str, batch: pa.RecordBatch, layout: Layout, write: Callable[[pa.RecordBatch], T]
+    ) -> T:
         """Write the rows as records; a bucket that the database cannot hold, as smaller ones.
 
         Raises `MessageError`, whose rows are those of the batch, and `OptionError` as
         `check_buckets` does.
         """
-        records = self._to_records(queue, batch)
+        records = self._to_records(queue, batch, layout)
         while True:
             try:
                 return self._attempt(write, records)
@@ -283,17 +314,23 @@ class Store(ABC):
                 queue=queue,
             )
 
-    def _queue_layout(self, queue: str) -> Buckets | None:
-        setting, until = self._layout_cache.get(queue, (None, 0.0))
-        if time.monotonic() >= until:
-            setting = read_layout(self, queue)
-            self._layout_cache[queue] = setting, time.monotonic() + LAYOUT_CACHE_SECONDS
-        return setting
+    def layout_of(self, queue: str) -> Layout:
+        """Return how messages are stored that are pushed without a layout; `None`: single.
+
+        The setting of the queue may be SETTINGS_CACHE_SECONDS old.
+        """
+        always = type(self).default_layout
+        return self._settings.get(queue).layout if always is None else always
+
+    def _read_settings(self, queue: str) -> StoredSettings:
+        return StoredSettings(layout=read_layout(self, queue))
 
     # --- messages in, all at once -----------------------------------------------------------------
 
-    def stage(self, queue: str, stage: str, batch: pa.RecordBatch) -> int:
+    def stage(self, queue: str, stage: str, batch: pa.RecordBatch, *, layout: Layout = None) -> int:
         """Stage the rows of a PUSHES batch for `queue`, and return their number.
+
+        `layout`: as in `push`.
 
         No client sees them before `publish`. A `delay` counts from now, and now is when they are
         pushed. The rows are added to those that the stage holds already, for this queue or others.
@@ -303,7 +340,7 @@ class Store(ABC):
         self._check_push(queue, batch)
         part = new_ids(1)[0]  # a retry writes the same part again
         if batch.num_rows:
-            self._write_records(queue, batch, lambda records: self._stage(queue, stage, part, records))
+            self._write_records(queue, batch, layout, lambda records: self._stage(queue, stage, part, records))
         return int(batch.num_rows)
 
     @abstractmethod
@@ -468,32 +505,18 @@ class Store(ABC):
         """Return how many messages can be claimed now, counted up to `limit`."""
 
     def fetch(
-        self,
-        queue: str,
-        tag: str,
-        rows: int = PAGE_ROWS,
-        *,
-        dead: str = "",
-        history: int = 0,
-        check_json: bool = False,
-        before_settle: Callable[[int], None] | None = None,
+        self, queue: str, tag: str, rows: int = PAGE_ROWS, *, check_json: bool = False
     ) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one tag (not of those below), in order, as MESSAGES batches.
 
-        A batch has up to `rows` rows. Repeatable: it yields the same rows until the tag is
-        committed, rolled back or lost. `mature` is when the message was due, not when the lease
-        ends. A record that cannot be read is not yielded: it becomes a message of the dead-letter
-        queue `dead` (`<queue>.dead` by default). With `check_json`, so does a message of kind
-        `json` whose payload is not JSON. `history` and `before_settle`: see `dead_letter_damaged`.
-        Raises `StoreError` if the next page cannot be read.
+        A batch has up to `rows` rows. Changes nothing, and is repeatable: it yields the same rows
+        until the tag is committed, rolled back or lost. `mature` is when the message was due, not
+        when the lease ends. A record that cannot be read is not yielded, and with `check_json`
+        neither is a message of kind `json` whose payload is not JSON: `StoredQueue.read` moves
+        these to the dead-letter queue. Raises `StoreError` if the next page cannot be read.
         """
-        for found in self._open_records(queue, tag, rows, check_json=check_json):
-            batch = found.batch
-            if found.damaged:
-                dead_queue = dead or dead_letter_queue(queue)
-                batch = dead_letter_damaged(
-                    self, queue, tag, found, dead_queue, history=history, before_settle=before_settle
-                )
+        for found in self.read_reserved(queue, tag, rows, check_json=check_json):
+            batch = found.readable()
             yield from (batch.slice(start, rows) for start in range(0, batch.num_rows, rows))
 
     def peek_reserved(
@@ -504,7 +527,7 @@ class Store(ABC):
         A record that cannot be read is a row with the reason in header `x-error`. With `fill`, a
         damaged bucket is as many rows as it has messages. Raises `StoreError` as `fetch` does.
         """
-        for found in self._open_records(queue, tag, rows, fill=fill):
+        for found in self.read_reserved(queue, tag, rows, fill=fill):
             yield from (found.batch.slice(start, rows) for start in range(0, found.batch.num_rows, rows))
 
     def sizes_of_reserved(self, queue: str, tag: str, limit: int) -> list[tuple[int, int]]:
@@ -535,12 +558,13 @@ class Store(ABC):
         """Return the ids of the messages of one tag. Raises `StoreError` as `fetch` does."""
         return [id for batch in self.peek_reserved(queue, tag) for id in batch.column("id").to_pylist()]
 
-    def _open_records(
-        self, queue: str, tag: str, rows: int, *, check_json: bool = False, fill: bool = False
+    def read_reserved(
+        self, queue: str, tag: str, rows: int = PAGE_ROWS, *, check_json: bool = False, fill: bool = False
     ) -> Iterator[Records]:
-        """Yield the messages and damaged records of one tag.
+        """Yield pages of the messages of one tag, with its damaged records among them.
 
-        Raises `StoreError` as `fetch` does.
+        `check_json` and `fill`: as in `fetch` and `peek_reserved`. Changes nothing. Raises
+        `StoreError` as `fetch` does.
         """
         for page in self._records(queue, tag, rows):
             yield from (check_payloads(found, check_json=check_json) for found in open_buckets(page, fill=fill))
@@ -1089,32 +1113,26 @@ class Store(ABC):
         With `hint`, a signal for this queue returns `True` without another check: for callers that
         reserve next, and may find no message.
         """
-        now, closings = time.monotonic(), self._close_count
+        now = time.monotonic()
         end = now + timeout / 1000
         name, until, due, version = self._last_empty_wait
         if name == queue and now < until:  # the result of the last wait is still cached
             pause = min(end - now, due - now, self.poll_interval(queue))
             self._wait_signal(queue, version, max(0.0, pause))
-        polled = None  # the number of the signals before a sleep that only a signal or a poll should end
-        while True:
-            version = self._signal_version(queue)  # before the check, so that no later signal is lost
-            wait = self.next_reservable(queue)
-            if wait is not None and wait <= 0:
-                if polled == version == self._signal_version(queue):
-                    self.missed_signal(queue)
-                return True
-            now = time.monotonic()
-            due = math.inf if wait is None else now + wait / 1000
-            if now >= end:
-                self._last_empty_wait = queue, now + EMPTY_CACHE_MS / 1000, due, version
-                return False
-            interval = self.poll_interval(queue)
-            self._wait_signal(queue, version, min(end - now, due - now, interval))
-            polled = version if now + interval < due else None
-            if closings != self._close_count:
-                return False
-            if hint and self._signalled_for(queue, version):
-                return True
+
+        def is_hint(version: int) -> bool:
+            return hint and self._signalled_for(queue, version)
+
+        waited = wait([AwaitedQueue(self, queue)], OneQueue(self, queue), end, is_hint=is_hint)
+        now = time.monotonic()
+        if not waited.found and now >= end:
+            self._last_empty_wait = queue, now + EMPTY_CACHE_MS / 1000, waited.due, waited.version
+        return waited.found
+
+    @property
+    def close_count(self) -> int:
+        """How often it was closed: that ends a wait."""
+        return self._close_count
 
     def _notify(self, queue: str, mature: int = 0) -> None:  # noqa: B027 not all have signals
         """Notify waiting clients: a message can be reserved at this moment (ms), or (0) at once.
@@ -1483,15 +1501,15 @@ def read_layout(store: Store, queue: str) -> Buckets | None:
 def set_layout(store: Store, queue: str, layout: Buckets | None) -> None:
     """Set the layout for messages that are pushed from now on.
 
-    Other clients notice it within LAYOUT_CACHE_SECONDS. Raises `OptionError` for an invalid queue,
-    or if the store has no buckets.
+    Other clients notice it within SETTINGS_CACHE_SECONDS. Raises `OptionError` for an invalid
+    queue, or if the store has no buckets.
     """
     store.check_is_queue(queue)
     if layout is not None:
         store.check_buckets()
     value = None if layout is None else {"v": 1, "size": layout.size, "compression": layout.compression}
     store.change_note(queue_note_key(queue, "layout"), lambda _: value)
-    store._layout_cache.pop(queue, None)
+    store._settings.discard(queue)
     store.register(queue)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from spark_queue.messages.buckets import Layout
 from spark_queue.stores import open_store
 from spark_queue.stores.base import Store
 
@@ -16,10 +15,10 @@ class NamedStores(Mapping[str, Store]):
     Pickled, it is its URLs. Threads may share it, as they may share a store.
     """
 
-    def __init__(self, urls: Mapping[str, str], *, retry_timeout: int = 5_000, layout: Layout = None) -> None:
-        """Open nothing yet. `retry_timeout` (ms): as in `open_store`. `layout`: of each store."""
+    def __init__(self, urls: Mapping[str, str], *, retry_timeout: int = 5_000) -> None:
+        """Open nothing yet. `retry_timeout` (ms): as in `open_store`."""
         self._urls = dict(urls)
-        self._retry_timeout, self._layout = retry_timeout, layout
+        self._retry_timeout = retry_timeout
         self._open: dict[str, Store] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -27,10 +26,8 @@ class NamedStores(Mapping[str, Store]):
 
     def __getitem__(self, name: str) -> Store:
         if name not in self._open:
-            store = open_store(self._urls[name], retry_timeout=self._retry_timeout)
-            if self._layout is not None:
-                store.layout = self._layout
-            self._open.setdefault(name, store)  # another thread may be first
+            # Another thread may be first.
+            self._open.setdefault(name, open_store(self._urls[name], retry_timeout=self._retry_timeout))
         return self._open[name]
 
     def __iter__(self) -> Iterator[str]:

@@ -582,7 +582,7 @@ def test_no_file_is_made_and_no_store_guessed(tmp_path, call):
 
 def test_a_password_is_not_shown(store, name):
     store.now()  # it is connected
-    store.url = "redis://me:secret@host/0"
+    store._url = "redis://me:secret@host/0"
     with pytest.raises(OptionError) as error:
         check_exists(store, name)
     assert "secret" not in str(error.value) and "redis://me:***@host/0" in str(error.value)

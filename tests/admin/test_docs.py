@@ -15,12 +15,13 @@ import pytest
 
 from spark_queue import CheckpointError, FencedError, Queue, StoreError, open_store
 from spark_queue.messages.message import pushes
+from spark_queue.stores.policy import QueuePolicy
 from spark_queue.stores.services import owner
 from spark_queue.stores.services.ledger import LEDGER_PREFIX, Writer, is_decided, stage_of
 from spark_queue.stores.services.log.log import Log
 from spark_queue.stores.services.owner import Batch
 from spark_queue.stores.services.ownership import Ownership
-from spark_queue.stores.services.poison import MAX_FAILED_RUNS, PoisonMessageHandler, PoisonRules
+from spark_queue.stores.services.poison import MAX_FAILED_RUNS, PoisonMessageHandler
 from spark_queue.stores.services.query_binding import QueryBinding, bind
 from spark_queue.stores.sqlite import file as sqlite_file
 
@@ -51,7 +52,7 @@ def living(tmp_path, monkeypatch):
         store.reserve("departures", "etl/3fa9c1/12.1", 1_000, partitions=2, lease=None)
         store.reserve("departures", "rechecks/77d0aa/4.1", 3)
         isolation = PoisonMessageHandler(
-            store, "departures", "rechecks/77d0aa", PoisonRules(1_000, 120_000, 5, "departures.dead")
+            store.queue("departures", QueuePolicy(lease=120_000, max_tries=5)), "rechecks/77d0aa"
         )
         for _ in range(MAX_FAILED_RUNS):
             isolation.handle_rerun("rechecks/77d0aa/4.1")

@@ -13,8 +13,9 @@ from spark_queue.messages.buckets import Buckets
 from spark_queue.messages.ids import OBJECT_ID, new_ids
 from spark_queue.messages.message import messages, pushes
 from spark_queue.stores.conformance.waiting import tick
+from spark_queue.stores.policy import QueuePolicy
 from spark_queue.stores.services.ledger import delete_sink
-from spark_queue.stores.services.poison import MAX_FAILED_RUNS, PoisonMessageHandler, PoisonRules
+from spark_queue.stores.services.poison import MAX_FAILED_RUNS, PoisonMessageHandler
 from spark_queue.stores.services.replay import Replay, replay_id
 from spark_queue.stores.sqlite.store import SCHEMA
 from spark_queue.stores.types import DeadLetterInfo
@@ -160,7 +161,7 @@ def test_a_replay_that_is_cut_short_is_completed_by_another(url, store, name, pa
     opened = open_store(url)
     with monkeypatch.context() as planted:
         planted.setattr(opened, at, die)
-        planted.setattr("spark_queue.admin.common.open_store", lambda url, create: opened)
+        planted.setattr("spark_queue.admin.common.open_store", lambda url, **how: opened)
         with pytest.raises(Killed):
             replay(url, name, "fix")
     opened.close()
@@ -209,9 +210,8 @@ def test_a_replay_with_a_rate_matures_bit_by_bit(url, store, name, past):
 
 
 def test_messages_of_buckets_are_replayed(url, store, name):
-    store.layout = Buckets(4)
     batch = pushes([{"n": n} for n in range(10)])
-    store.push(name, batch)
+    store.push(name, batch, layout=Buckets(4))
     store.reserve(name, "etl/1", 10)
     assert store.commit(name, "etl/1", history=MINUTE) == 10
     assert {one.consumer for one in history(url, name)} == {"etl"}
@@ -252,7 +252,7 @@ def test_the_client_keeps_a_history_of_what_dies(url, store, name):
 def test_a_message_that_fails_alone_is_history(url, store, name):
     store.push(name, pushes(["alone"]))
     store.reserve(name, "etl/e/1", 1, lease=None)
-    isolation = PoisonMessageHandler(store, name, "etl/e", PoisonRules(1_000, None, 1, f"{name}.dead", MINUTE))
+    isolation = PoisonMessageHandler(store.queue(name, QueuePolicy(lease=None, max_tries=1, history=MINUTE)), "etl/e")
     for _ in range(MAX_FAILED_RUNS + 1):
         isolation.handle_rerun("etl/e/1")
     (one,) = history(url, name)

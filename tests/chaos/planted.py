@@ -107,7 +107,7 @@ BUGS: dict[str, Bug] = {
     ),
     "timestamps of payloads are in UTC": Bug(
         "spark/json_style.py",
-        'zone=zone_of(payload_zone(options) or "UTC").info',
+        'zone=zone_of(payload_zone(content) or "UTC").info',
         'zone=zone_of("UTC").info',
         "tests/spark/test_json_write.py::test_the_zone_of_the_option_comes_before_that_of_the_session",
     ),
@@ -137,15 +137,15 @@ BUGS: dict[str, Bug] = {
     ),
     "ledger, and never published again": Bug(
         "stores/services/publishing.py",
-        "            if ledgers.is_decided(batch, writer):\n                break\n            staged",
-        "            if ledgers.is_decided(batch, writer):\n                return 0\n            staged",
+        "        return found.published + self._finish(found.ledgers, decided)\n",
+        "        return found.published + (self._finish(found.ledgers, decided) if found.is_own else 0)\n",
         "tests/spark/write/test_publish.py::test_a_driver_that_died_after_its_decision_is_finished_by_the_next",
         worlds=True,
     ),
     "rows that come again are not compared": Bug(
         "stores/services/publishing.py",
-        "            self._check_rows(ledgers, decided, hashes, writer)\n",
-        "",
+        "            self._check_rows(found.ledgers, decided, hashes, writer)\n",
+        "            pass\n",
         "tests/spark/write/test_replay_check.py::test_a_batch_that_comes_again_with_other_rows_is_refused",
     ),
     "all attempts win": Bug(
@@ -304,6 +304,39 @@ BUGS: dict[str, Bug] = {
         "        return self._store._attempt(self._find_sent_once, letters)",
         "        return set()",
         "tests/stores/support/test_damaged_crashes.py::test_burying_is_completed_whatever_request_fails",
+    ),
+    "a damaged record leaves no history": Bug(
+        "stores/queue.py",
+        "            history=self.history,\n            before_settle",
+        "            history=0,\n            before_settle",
+        "tests/stores/support/test_damaged_faces.py::"
+        "test_each_face_sends_it_to_the_dead_letter_queue_and_keeps_the_history",
+    ),
+    "a command has a dead-letter queue of its own": Bug(
+        "admin/consume.py",
+        "dead_letter_queue=dead or NOT_GIVEN",
+        "dead_letter_queue=NOT_GIVEN",
+        "tests/stores/support/test_damaged_faces.py::"
+        "test_each_face_sends_it_to_the_dead_letter_queue_and_keeps_the_history",
+    ),
+    "a server has a dead-letter queue of its own": Bug(
+        "rest/service.py",
+        "store.queue(queue, policy_of(options))",
+        "store.queue(queue, policy_of(options).replace(dead_letter_queue=queue + '.dead'))",
+        "tests/stores/support/test_damaged_faces.py::"
+        "test_each_face_sends_it_to_the_dead_letter_queue_and_keeps_the_history",
+    ),
+    "a layout is that of the queue, whatever was asked": Bug(
+        "stores/queue.py",
+        "        return self.store.push(self.name, batch, layout=given_or(self.policy.layout, None))\n",
+        "        return self.store.push(self.name, batch)\n",
+        "tests/stores/test_queue_policy.py::test_two_queues_of_one_store_write_as_each_was_asked",
+    ),
+    "events are stored as the setting says": Bug(
+        "events/settings.py",
+        'EVENT_RECORDS = QueuePolicy(layout="single")',
+        "EVENT_RECORDS = QueuePolicy()",
+        "tests/stores/test_queue_policy.py::test_events_are_single_whatever_the_setting_of_their_queue",
     ),
     "a dead letter keeps all headers": Bug(
         "messages/headers.py",
@@ -995,8 +1028,8 @@ BUGS: dict[str, Bug] = {
     ),
     "what does not fit into an answer stays reserved": Bug(
         "rest/bound_queue.py",
-        "            if found < rows:\n                tag = self._release_unread(tag, batches, lease)\n",
-        "",
+        ".consume(limit, max_bytes, tag=tag)",
+        ".consume(limit, tag=tag)",
         "tests/rest/test_v1.py::test_what_is_too_much_at_once_stays_in_the_queue",
     ),
     "a hash of any cost": Bug(

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from spark_queue import CheckpointError, FencedError
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.roles import parse_options
+from spark_queue.options.stream import StreamOptions
 from spark_queue.spark.read import lease_renewer as keeper
 from spark_queue.spark.read.consumer import Consumer
 from spark_queue.spark.read.fetch import fetch_messages
@@ -85,7 +86,7 @@ def drive(folder: str, step: int, query: str, out: dict[str, str], raw: dict[str
     vars(keeper)["HEARTBEAT_SECONDS"] = BEAT
     said = "done"
     stop_at(step)
-    options = QueueOptions.parse({"waitTimeout": "0s"} | raw, "stream", "snapshot")
+    options = parse_options({"waitTimeout": "0s"} | raw, "stream")
     consumer = Consumer(options)
     try:
         for _ in _batches(consumer, options, Path(folder), query, out):
@@ -98,7 +99,7 @@ def drive(folder: str, step: int, query: str, out: dict[str, str], raw: dict[str
     Path(folder, "ended").joinpath(str(os.getpid())).write_text(said)
 
 
-def _batches(consumer: Consumer, options: QueueOptions, folder: Path, query: str, out: Any) -> Iterator[int]:
+def _batches(consumer: Consumer, options: StreamOptions, folder: Path, query: str, out: Any) -> Iterator[int]:
     offsets, commits = Log(folder / "offsets"), Log(folder / "commits")
     known, finished = offsets.read(), len(commits.read())
     start = known[finished - 1] if finished else consumer.initial

@@ -9,6 +9,7 @@ import pytest
 from spark_queue import Queue
 from spark_queue.messages.message import pushes
 from spark_queue.stores import open_store
+from spark_queue.stores.policy import QueuePolicy
 from spark_queue.stores.support.dead_lettering import SET_ASIDE_TAG
 from tests import odd
 from tests.command_line import Run
@@ -70,7 +71,7 @@ def test_what_was_set_aside_is_shown_as_damaged(url):
     fill(url, ODD[0])
     with open_store(url) as store:
         store.reserve("orders", "c/1", 1)
-        list(store.fetch("orders", "c/1/0", dead="x" * 300))
+        list(store.queue("orders", QueuePolicy(dead_letter_queue="x" * 300)).read("c/1/0"))
     done = Run("reservations", url, "orders")
     assert done.rows == [["orders", SET_ASIDE_TAG, "1", "never", "(damaged)"]]
     assert Run("release", url, "orders", SET_ASIDE_TAG, "--yes").out == "1 message of orders released\n"
@@ -82,6 +83,6 @@ def test_what_was_set_aside_can_be_removed(url):
     fill(url, ODD[0])
     with open_store(url) as store:
         store.reserve("orders", "c/1", 1)
-        list(store.fetch("orders", "c/1/0", dead="x" * 300))
+        list(store.queue("orders", QueuePolicy(dead_letter_queue="x" * 300)).read("c/1/0"))
     assert Run("commit", url, "orders", SET_ASIDE_TAG).code == 0
     assert Run("reservations", url, "orders", "--json").json == []

@@ -24,7 +24,7 @@ from spark_queue.events import spark_source as source
 from spark_queue.events.dataframes import as_messages, view
 from spark_queue.events.spark_query import ExecutorQuery
 from spark_queue.events.spark_source import EventStream
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.roles import parse_options
 from spark_queue.stores.conformance.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -73,7 +73,7 @@ def test_events_are_reserved_ahead_while_batches_are_quick(sqlite_url, name, mon
     with Queue(sqlite_url, name) as queue:
         queue.push_many([{"n": n} for n in range(40)])
     raw = {"url": sqlite_url, "queue": name, "numPartitions": "1", "maxRecordsPerTrigger": "10"}
-    stream = EventStream(QueueOptions.parse(raw, "stream", "snapshot"), StructType(), None)
+    stream = EventStream(parse_options(raw, "stream"), StructType(), None)
     start, ahead = stream.initialOffset(), []
     for _ in range(3):
         end = stream.latestOffset(start)

@@ -14,6 +14,7 @@ import pytest
 
 from spark_queue import Buckets, MessageError, OptionError, Queue, open_store, set_layout
 from spark_queue.messages.message import pushes
+from spark_queue.options.url import StoreUrl
 from spark_queue.spark import drain
 from spark_queue.stores.conformance.waiting import end_lease, wait_until
 from spark_queue.stores.redis.lists import published_at
@@ -71,9 +72,8 @@ def test_redis_has_the_same_after_each_step_whoever_took_it(topic, rfq):
         ours.push(MESSAGES[0])
         ours.push_many(MESSAGES[1:])
         yield topic.contents()
-        store.front = True
-        store.push(name, identified(store, [{"f": "1"}, {"f": "2"}]))
-        store.front = False
+        with open_store(StoreUrl.parse(store.url).with_parameters(front="true")) as front:
+            front.push(name, identified(store, [{"f": "1"}, {"f": "2"}]))
         yield topic.contents()
         assert store.reserve(name, "c/1", 3) == [3]
         yield without_ours(topic.contents())
@@ -577,9 +577,8 @@ def test_there_are_no_buckets(redis_url, layout):
             set_layout(url, queue, Buckets())
         with Queue(url, queue) as ours, pytest.raises(OptionError, match=rf"{layout} has no buckets"):
             ours.compact()
-        store.layout = Buckets()
         with pytest.raises(OptionError, match=rf"{layout} has no buckets"):
-            store.push(queue, pushes([{"n": "1"}] * 3))
+            store.push(queue, pushes([{"n": "1"}] * 3), layout=Buckets())
         assert queue not in store.queues()
 
 

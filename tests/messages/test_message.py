@@ -298,7 +298,7 @@ def test_an_id_that_breaks_a_rule_is_found_among_few_and_among_many(id):
 
 def test_a_few_ids_are_made_like_many():
     few, many = DerivedIds("part"), DerivedIds("part")
-    assert [id for _ in range(10 * SMALL_BATCH) for id in few.take(1).to_pylist()] == many.take(
+    assert [id for _ in range(10 * SMALL_BATCH) for id in few.next_ids(1).to_pylist()] == many.next_ids(
         10 * SMALL_BATCH
     ).to_pylist()
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from spark_queue.errors import OptionError
 from spark_queue.options.masking import PARAMETERS
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.roles import parse_options
 from spark_queue.options.url import StoreUrl
 from spark_queue.stores import store_class
 
@@ -74,10 +74,10 @@ def test_a_parameter_that_means_nothing_is_refused(url, said):
 
 
 def test_the_option_layout_goes_into_the_url():
-    options = QueueOptions.parse({"url": "mongodb://host/db", "queue": "q", "layout": "PL-mongo"}, "stream")
-    assert (options.url, options.layout) == ("mongodb://host/db?layout=pl-mongo", None)
-    both = QueueOptions.parse({"url": "mongodb://host/db?layout=pl-mongo", "queue": "q", "layout": "bucket"}, "push")
-    assert (both.url, both.layout) == ("mongodb://host/db?layout=pl-mongo", "bucket")
+    options = parse_options({"url": "mongodb://host/db", "queue": "q", "layout": "PL-mongo"}, "stream")
+    assert (options.database.url, options.database.layout) == ("mongodb://host/db?layout=pl-mongo", None)
+    both = parse_options({"url": "mongodb://host/db?layout=pl-mongo", "queue": "q", "layout": "bucket"}, "push")
+    assert (both.database.url, both.database.layout) == ("mongodb://host/db?layout=pl-mongo", "bucket")
 
 
 @pytest.mark.parametrize(
@@ -90,4 +90,4 @@ def test_the_option_layout_goes_into_the_url():
 )
 def test_an_option_layout_that_cannot_be_meant_is_refused(role, given, said):
     with pytest.raises(OptionError, match=said):
-        QueueOptions.parse({"queue": "q", **given}, role)
+        parse_options({"queue": "q", **given}, role)

@@ -11,7 +11,7 @@ from spark_queue import Queue, admin
 from spark_queue.errors import GraphError, OptionError
 from spark_queue.graph.model import Exchange, Graph, Input, Link, Namespace, Place, Processor
 from spark_queue.graph.validation import check_graph
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.roles import parse_options
 from spark_queue.rest.settings import Settings
 from spark_queue.runner.dead_letter_cycles import dead_letter_cycle
 
@@ -33,14 +33,14 @@ ACCEPTED = [("orders", None), ("orders", "failed"), ("orders.dead", None), ("ord
 @pytest.mark.parametrize(("role", "more"), [("stream", {}), ("push", {}), ("settle", {"consumer": "etl"})])
 def test_options_refuse_it(role, more, queue, dead, why):
     with pytest.raises(OptionError, match="option 'deadLetterQueue'") as caught:
-        QueueOptions.parse({"url": URL, "queue": queue, "DEADLETTERQUEUE": dead, **more}, role)
+        parse_options({"url": URL, "queue": queue, "DEADLETTERQUEUE": dead, **more}, role)
     assert why in str(caught.value) and caught.value.facts["option"] == "deadLetterQueue"
 
 
 @pytest.mark.parametrize(("queue", "dead"), ACCEPTED)
 def test_others_are_accepted(queue, dead, tmp_path):
     raw = {"url": URL, "queue": queue} | ({} if dead is None else {"deadLetterQueue": dead})
-    assert QueueOptions.parse(raw, "stream").dead_letter_queue_of(queue) == (dead or f"{queue}.dead")
+    assert parse_options(raw, "stream").dead_letters.queue_of(queue) == (dead or f"{queue}.dead")
     with Queue(f"sqlite:///{tmp_path}/q.db", queue, dead_letter_queue=dead, max_tries=1) as client:
         client.push(1)
         client.rollback(*client.reserve())
@@ -51,7 +51,7 @@ def test_others_are_accepted(queue, dead, tmp_path):
 def test_it_is_none_of_several_inputs(dead):
     inputs = {"order": {"queue": "orders"}, "price": {"queue": "prices"}}
     with pytest.raises(OptionError, match=f"deadLetterQueue' is '{dead}', the queue itself"):
-        QueueOptions.parse({"url": URL, "inputs": json.dumps(inputs), "deadLetterQueue": dead}, "stream")
+        parse_options({"url": URL, "inputs": json.dumps(inputs), "deadLetterQueue": dead}, "stream")
 
 
 @pytest.mark.parametrize(("queue", "dead", "why"), REFUSED.values(), ids=REFUSED)
@@ -71,7 +71,7 @@ def test_the_client_and_the_commands_refuse_it(queue, dead, why, tmp_path):
 def test_a_dead_letter_queue_that_queues_share_may_be_read_too(tmp_path):
     namespaces = {"a": Namespace(f"sqlite:///{tmp_path}/q.db", {"deadLetterQueue": "failed", "maxTries": "1"})}
     options = Settings(graph=Graph(namespaces)).options["a"]
-    dead_of = options.dead_letter_queue_of
+    dead_of = options.dead_letters.queue_of
     assert (dead_of("orders"), dead_of("failed")) == ("failed", "failed.dead")
     assert dead_of("failed.dead") == "failed.dead.dead", "else its dead letters would come back"
 

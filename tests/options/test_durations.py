@@ -10,7 +10,7 @@ from spark_queue.errors import OptionError
 from spark_queue.messages.times import MAX_DURATION_MS, MAX_TIME_MS
 from spark_queue.options.arguments import check_count, check_seconds
 from spark_queue.options.parsers import batch_number, count, duration
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.roles import parse_options
 
 #: Numbers of seconds that end after the year 5000; the fourth, in ms, begins again at 0 in 64 bits.
 TOO_LONG = [MAX_DURATION_MS / 1000 + 1, 1e300, math.inf, 18446744073709552, 10**400, 10**5000]
@@ -44,7 +44,7 @@ def test_each_option_refuses_a_duration_that_is_too_long(option, text):
     role = DURATION_OPTIONS[option]
     needed = {"consumer": "etl"} if role == "settle" else {"mode": "log"} if option == "retention" else {}
     with pytest.raises(OptionError, match="ends before the year 5000") as caught:
-        QueueOptions.parse({"url": "sqlite:///q.db", "queue": "a", option: text, **needed}, role)
+        parse_options({"url": "sqlite:///q.db", "queue": "a", option: text, **needed}, role)
     assert caught.value.facts["option"] == option
 
 

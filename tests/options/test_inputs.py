@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from spark_queue.errors import OptionError
 from spark_queue.options.inputs import InputOptions, parse_inputs
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.roles import parse_options
 from spark_queue.stores import resolve_options
 
 URL = "sqlite:///q.db"
@@ -19,20 +19,27 @@ TWO = '{"order": {"queue": "orders"}, "price": {"queue": "prices"}}'
 
 def parse(role="stream", **raw):
     raw = {"url": URL, "inputs": TWO} | raw
-    return QueueOptions.parse({key: text for key, text in raw.items() if text is not None}, role)
+    return parse_options({key: text for key, text in raw.items() if text is not None}, role)
 
 
 def test_inputs_keep_their_order_and_each_has_options_of_its_own():
     urls = json.dumps({"shop": "sqlite:///shop.db", "market": "sqlite:///market.db"})
     inputs = '{"price": {"queue": "p", "ns": "market"}, "order": {"queue": "o", "ns": "shop"}}'
-    options = QueueOptions.parse({"urls": urls, "inputs": inputs, "maxTries": "3"}, "stream")
+    options = parse_options({"urls": urls, "inputs": inputs, "maxTries": "3"}, "stream")
     assert options.inputs is not None
     assert list(options.inputs.items()) == [
         ("price", InputOptions("p", "market")),
         ("order", InputOptions("o", "shop")),
     ]
     one = options.for_input("order")
-    assert (one.url, one.queue, one.urls, one.inputs, one.max_tries) == ("sqlite:///shop.db", "o", None, None, 3)
+    place = one.database
+    assert (place.url, one.queue, place.urls, one.inputs, one.outcomes.max_tries) == (
+        "sqlite:///shop.db",
+        "o",
+        None,
+        None,
+        3,
+    )
     assert options.combine == "zip"
     assert parse(combine="ALTS").combine == "alts"
     assert parse_inputs('{"a": "b"}') == {"a": InputOptions("b")}
@@ -79,7 +86,7 @@ def test_two_names_of_one_database_are_seen_through():
     urls = json.dumps({"x": "sqlite:///q.db", "y": "sqlite:///q.db"})
     inputs = '{"a": {"queue": "q", "ns": "x"}, "b": {"queue": "q", "ns": "y"}}'
     with pytest.raises(OptionError, match="are both the queue"):
-        QueueOptions.parse({"urls": urls, "inputs": inputs}, "stream")
+        parse_options({"urls": urls, "inputs": inputs}, "stream")
 
 
 @pytest.mark.parametrize("role", ["snapshot", "push", "settle"])
@@ -101,4 +108,4 @@ def test_names_that_a_database_forbids_are_refused():
     inputs = '{"a": {"queue": "system.x", "ns": "m"}, "b": {"queue": "system.x", "ns": "s"}}'
     urls = {"m": "mongodb://localhost/air", "s": URL}
     with pytest.raises(OptionError, match=r"'system.x' cannot name a queue: the name of a MongoDB collection"):
-        resolve_options(QueueOptions.parse({"urls": json.dumps(urls), "inputs": inputs}, "stream"))
+        resolve_options(parse_options({"urls": json.dumps(urls), "inputs": inputs}, "stream"))

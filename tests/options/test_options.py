@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -9,26 +11,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_queue.errors import OptionError
-from spark_queue.options.consistency import option_name
-from spark_queue.options.parsers import duration
-from spark_queue.options.queue_options import QueueOptions
-from spark_queue.options.roles import role_of_write
+from spark_queue.options.declaration import Option, option, option_name
+from spark_queue.options.parsers import duration, one_of
+from spark_queue.options.roles import OPTION_CLASSES, declared, parse_options, parse_read_options, role_of_write
+from spark_queue.options.snapshot import SnapshotOptions
+from spark_queue.options.stream import StreamOptions
 from spark_queue.options.table import table
+from spark_queue.spark.read import limits
+from spark_queue.spark.read.limits import partition_limits
 
 BASE = {"url": "sqlite:///q.db", "queue": "flights"}
 
 
 def parse(role="stream", **more):
-    return QueueOptions.parse(BASE | more, role)
+    return parse_options(BASE | more, role)
 
 
 def test_defaults_are_those_of_the_table():
     options = parse()
     assert options.max_records_per_trigger is None and options.target_batch_duration == 2_000
     assert options.reserve_timeout == 120_000
-    assert options.delivery == "at-least-once"
-    assert (options.wait_timeout, options.history_ms, options.retry_timeout) == (1_000, 0, 30_000)
-    assert options.dead_letter_queue_of("flights") == "flights.dead"
+    assert options.guarantee.delivery == "at-least-once"
+    times = options.wait_timeout, options.outcomes.history_ms, options.database.retry_timeout
+    assert times == (1_000, 0, 30_000)
+    assert options.dead_letters.queue_of("flights") == "flights.dead"
 
 
 def test_letter_case_does_not_matter_and_sparks_own_options_pass():
@@ -59,10 +65,13 @@ def test_any_text_is_a_duration_or_a_value_error(text):
         assert "duration" in str(error)
 
 
-@given(st.dictionaries(st.sampled_from([option_name(one) for one in QueueOptions.__dataclass_fields__]), st.text()))
-def test_any_values_parse_or_raise_an_option_error(raw):
+NAMES = sorted({option_name(key) for options in declared().values() for key in options})
+
+
+@given(st.dictionaries(st.sampled_from(NAMES), st.text()), st.sampled_from([*OPTION_CLASSES]))
+def test_any_values_parse_or_raise_an_option_error(raw, role):
     try:
-        QueueOptions.parse(raw, "stream", "push")
+        parse_options(raw, role)
     except OptionError as error:
         assert "option" in str(error)
 
@@ -136,26 +145,28 @@ def test_any_values_parse_or_raise_an_option_error(raw):
         ("stream", {"delivery": "twice"}, "must be one of at-least-once"),
         ("push", {"onBadRow": "deadleter"}, "did you mean 'deadLetter'"),
         ("settle", {}, "option 'consumer' is missing"),
+        ("settle", {"urls": '{"a": "sqlite:///a.db"}'}, "'urls' is not for a write that settles: leave it out"),
+        ("snapshot", {"urls": '{"a": "sqlite:///a.db"}'}, "'urls' is not for a batch read: leave it out"),
     ],
 )
 def test_what_cannot_be_meant_is_told(role, raw, message):
     with pytest.raises(OptionError) as caught:
-        QueueOptions.parse(BASE | raw, role)
+        parse_options(BASE | raw, role)
     assert message in str(caught.value)
 
 
 def test_what_is_missing_is_told():
     with pytest.raises(OptionError, match="option 'url' is missing"):
-        QueueOptions.parse({"queue": "a"}, "stream")
+        parse_options({"queue": "a"}, "stream")
     for role in ("stream", "snapshot", "settle"):
         with pytest.raises(OptionError, match="option 'queue' is missing"):
-            QueueOptions.parse({"url": "sqlite:///q.db"}, role)
-    assert QueueOptions.parse({"url": "sqlite:///q.db"}, "push").queue is None
+            parse_options({"url": "sqlite:///q.db"}, role)
+    assert parse_options({"url": "sqlite:///q.db"}, "push").queue is None
 
 
 def test_a_url_is_not_shown_where_it_is_wrong():
     with pytest.raises(OptionError) as caught:
-        QueueOptions.parse({"url": " ", "queue": "a"}, "stream")
+        parse_options({"url": " ", "queue": "a"}, "stream")
     assert "(hidden)" in str(caught.value)
 
 
@@ -183,23 +194,27 @@ def test_the_docs_show_the_table_of_options():
 
 
 def test_a_read_fails_if_its_queue_is_missing_unless_it_is_a_stream():
-    assert parse("snapshot").fail_if_missing and not parse("snapshot", failIfMissing="false").fail_if_missing
-    assert not parse().fail_if_missing and parse(failIfMissing="true").fail_if_missing
+    def fails(role="stream", **raw):
+        return parse(role, **raw).reading.fail_if_missing
+
+    assert fails("snapshot") and not fails("snapshot", failIfMissing="false")
+    assert not fails() and fails(failIfMissing="true")
 
 
 def test_what_follows_from_the_delivery():
     def parse(role, **raw):
-        return QueueOptions.parse({"url": "sqlite:///q.db", "queue": "q"} | raw, role)
+        return parse_options({"url": "sqlite:///q.db", "queue": "q"} | raw, role)
 
-    assert (parse("stream").delivery, parse("push").delivery) == ("at-least-once", "exactly-once")
+    assert (parse("stream").guarantee.delivery, parse("push").guarantee.delivery) == ("at-least-once", "exactly-once")
     assert (parse("stream").reserve_timeout, parse("stream").isolate_failures) == (120_000, True)
     exactly = parse("stream", delivery="exactly-once")
     assert (exactly.reserve_timeout, exactly.isolate_failures) == (None, False)
     assert parse("stream", delivery="exactly-once", reserveTimeout="never", isolateFailures="true").isolate_failures
 
 
-def test_partitions_are_those_that_are_wanted():
-    assert [parse(**raw).partition_limits(4) for raw in (
+def test_partitions_are_those_that_are_wanted(monkeypatch):
+    monkeypatch.setattr(limits, "_cluster_cores", 4)
+    assert [partition_limits(parse(**raw)) for raw in (
         {}, {"numPartitions": "8"}, {"minPartitions": "3"}, {"minPartitions": "9"},
         {"numPartitions": "8", "minPartitions": "8"},
     )] == [(4, 1), (8, 1), (4, 3), (9, 9), (8, 8)]  # fmt: skip
@@ -207,8 +222,8 @@ def test_partitions_are_those_that_are_wanted():
 
 def test_modes_do_not_mix():
     options = parse(mode="LOG", startingOffsets="latest", retention="7d", failOnDataLoss="false", consumer="etl")
-    assert (options.mode, options.starting_offsets, options.retention) == ("log", "latest", 604_800_000)
-    assert (options.fail_on_data_loss, parse().mode, parse().retention) == (False, "queue", None)
+    assert (options.reading.mode, options.log.starting_offsets, options.retention) == ("log", "latest", 604_800_000)
+    assert (options.log.fail_on_data_loss, parse().reading.mode, parse().retention) == (False, "queue", None)
     for raw, told in [
         ({"mode": "log", "maxTries": "3"}, "'maxTries' cannot be used with mode=log"),
         ({"mode": "log", "reserveTimeout": "never"}, "'reserveTimeout' cannot be used with mode=log"),
@@ -224,3 +239,65 @@ def test_modes_do_not_mix():
             parse(**raw)
     with pytest.raises(OptionError, match="'retention' is not for a batch read"):
         parse("snapshot", mode="log", retention="1h")
+
+
+# --- roles ----------------------------------------------------------------------------------------
+
+
+def test_each_option_is_declared_once_and_has_a_row():
+    rows = [row.split("`")[1] for row in table().splitlines()[2:]]
+    assert sorted(rows) == NAMES
+
+
+def test_a_new_option_is_a_field_and_its_row_comes_after_the_one_that_it_names(monkeypatch):
+    @dataclass(frozen=True, kw_only=True)
+    class New:
+        color: str = option(one_of("red", "blue"), "Color of the queue.", "red", after="wait_timeout")
+
+    monkeypatch.setitem(OPTION_CLASSES, "settle", New)
+    rows = [row.split("`")[1] for row in table().splitlines()[2:]]
+    assert rows[rows.index("color") - 1] == "waitTimeout"
+    monkeypatch.setattr(
+        New.__dataclass_fields__["color"], "metadata", {"option": Option(str, "", "", after="nothing")}
+    )
+    with pytest.raises(AssertionError, match="no options are named nothing"):
+        table()
+
+
+@pytest.mark.parametrize(
+    ("raw", "kind"),
+    [
+        ({}, StreamOptions),
+        ({"retention": "1d", "mode": "log"}, StreamOptions),
+        ({"view": "history"}, SnapshotOptions),
+        ({"endingOffsets": "5", "mode": "log"}, SnapshotOptions),
+        ({"view": "history", "maxTries": "3"}, StreamOptions),  # refused as soon as the role is known
+    ],
+)
+def test_the_columns_of_a_read_are_known_before_its_role(raw, kind):
+    assert type(parse_read_options(BASE | raw)) is kind
+    with pytest.raises(OptionError, match="'onBadRow' is not for a streaming read or a batch read: leave it out"):
+        parse_read_options(BASE | raw | {"onBadRow": "fail"})
+
+
+def test_a_stream_of_several_inputs_has_no_queue_of_its_own():
+    options = parse_options({"url": BASE["url"], "inputs": '{"a": "x", "b": "y"}'}, "stream")
+    assert [one.queue for one in options.each_queue] == ["x", "y"]
+    with pytest.raises(AssertionError, match="use for_input"):
+        options.queue  # noqa: B018
+    assert [one.queue for one in parse().each_queue] == ["flights"]
+
+
+def test_options_name_the_queues_of_each_database():
+    urls, inputs = {"one": "sqlite:///1.db", "two": "sqlite:///2.db"}, {"a": {"queue": "x", "ns": "one"}}
+    inputs["b"] = {"queue": "y", "ns": "two", "mode": "log"}
+    raw = {"urls": json.dumps(urls), "inputs": json.dumps(inputs), "deadLetterQueue": "dead"}
+    stream = parse_options(raw, "stream")
+    assert stream.queues_in("one") == [("x", "queue"), ("dead", "queue")]
+    assert stream.queues_in("two") == [("y", "log"), ("dead", "queue")]
+    assert parse("snapshot", mode="log").queues_in("") == [("flights", "log")]
+    assert parse_options({"url": BASE["url"]}, "push").queues_in("") == []
+    assert parse("settle", consumer="etl", deadLetterQueue="d").queues_in("") == [
+        ("flights", "queue"),
+        ("d", "queue"),
+    ]

@@ -41,7 +41,10 @@ from spark_queue.graph.processor import Processor
 from spark_queue.graph.rendering import dot, to_json
 from spark_queue.graph.validation import check_graph
 from spark_queue.options.masking import HIDDEN, mask, mask_words, masked_repr, scrub
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.parts import Database
+from spark_queue.options.push import PushOptions
+from spark_queue.options.roles import parse_options
+from spark_queue.options.snapshot import SnapshotOptions
 from spark_queue.options.url import StoreUrl
 from spark_queue.rest.settings import Settings
 from spark_queue.stores import STORES, open_store, resolve_options, store_class
@@ -247,7 +250,7 @@ def test_options_show_no_secret(urls, role):
         ):  # fmt: skip
             with refused():
                 queue = {} if "inputs" in raw else {"queue": "q"}
-                options = QueueOptions.parse(queue | {"consumer": "c"} | raw, role)
+                options = parse_options(queue | {"consumer": "c"} | raw, role)
                 check(options, resolve_options(options))
 
 
@@ -260,7 +263,7 @@ def test_a_url_in_the_wrong_option_does_not_show(urls, role):
             {"inputs": json.dumps({"a": {"queue": ["x", url]}})}, {"inputs": json.dumps({"a": url, url: "x"})},
         ):  # fmt: skip
             with refused():
-                QueueOptions.parse({"url": "redis://h/0"} | raw, role)
+                parse_options({"url": "redis://h/0"} | raw, role)
 
 
 @settings(max_examples=200)
@@ -366,10 +369,10 @@ def test_a_server_shows_no_secret(urls):
 def test_what_travels_to_workers_shows_no_secret():
     url = f"redis://u:{MARKS[0]}@h/0"
     own = {"key": MARKS[0]}
-    options = QueueOptions(url=url, queue="q")
+    options = SnapshotOptions(database=Database(url=url), queue="q")
     check(
         options,
-        QueueOptions(url="", urls={"a": url}),
+        PushOptions(database=Database(url="", urls={"a": url})),
         StoreUrl.parse(url),
         NamedStores({"a": url}),
         Executor("a:b", "c:d", print, config=own),
@@ -377,7 +380,7 @@ def test_what_travels_to_workers_shows_no_secret():
         Processor(opts=own),
         Graph({"a": url}, system=own),  # type: ignore[dict-item]  # as it may be given
     )
-    assert repr(options).startswith("QueueOptions(url='redis://u:***@h/0', urls=None, queue='q', ")
+    assert repr(options).startswith("SnapshotOptions(database=Database(url='redis://u:***@h/0', urls=None, ")
 
 
 # --- the command line -----------------------------------------------------------------------------

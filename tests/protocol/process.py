@@ -23,10 +23,10 @@ from pyspark import TaskContext
 from spark_queue import FencedError
 from spark_queue.admin import common
 from spark_queue.errors import StoreUnavailable
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.roles import parse_options
 from spark_queue.spark.read import fetch as share
 from spark_queue.spark.read import lease_renewer as keeper
-from spark_queue.spark.read import multi_input, opening, queue_input
+from spark_queue.spark.read import multi_input, opening
 from spark_queue.spark.read import prefetch as ahead
 from spark_queue.spark.read.abandoned import AbandonedEpochs
 from spark_queue.spark.read.batches import Batches
@@ -120,7 +120,7 @@ class Process:
         notes what it has reserved, too.
         """
         self._old, self.notes = old, notes
-        self._options = QueueOptions.parse(source, "stream", "snapshot")
+        self._options = parse_options(source, "stream")
         self._sink, self._disk = sink, disk
         self._found = disk().copy()
         self.query = self._found.query
@@ -165,7 +165,7 @@ class Process:
     @property
     def _queues(self) -> list[str]:
         inputs = self._options.inputs
-        return [one.queue for one in inputs.values()] if inputs else [self._options.queue or ""]
+        return [one.queue for one in inputs.values()] if inputs else [self._options.queue]
 
     def go_on(self) -> None:
         """Let it take one step."""
@@ -340,12 +340,12 @@ def points() -> Iterator[None]:
         before(Store, "renew", "hold")
         before(MultiInputPlanner, "_can_replay", "whole", lambda process, *_: process.several == "zip")
         before(share, "bind", "bind")
-        before(Store, "_open_records", "read", lambda process, *_: process.in_task)  # and not as the batch is planned
+        before(Store, "read_reserved", "read", lambda process, *_: process.in_task)  # and not as the batch is planned
         before(Store, "set_note", "decide", _decides)
         patch.setattr(Publisher, "_take", _take_of(Publisher._take))
         patch.setattr(Store, "publish", _publish_of(Store.publish))
         patch.setattr(Store, "note", _note_of(Store.note))
-        for module in (ahead, common, keeper, opening, queue_input, named, share):
+        for module in (ahead, common, keeper, opening, named, share):
             patch.setattr(module, "open_store", clients.open)
         # No sign of life in between, and no lease that is renewed: processes stand still for a part of a second.
         patch.setitem(vars(keeper), "HEARTBEAT_SECONDS", 3_600)

@@ -158,4 +158,4 @@ def test_the_server_starts_once_its_database_is_healthy_and_serves_it(compose):
     assert how == {"condition": "service_healthy"} and services[database]["healthcheck"]["test"]
     urls = re.sub(r"\$\{\w+:\?[^}]*\}", "secret", services["serve"]["environment"]["SPARK_QUEUE_REST_URLS"])
     settings = Settings(graph=build_graph(None, urls.split()), credentials=Credentials.from_texts(["x"]))
-    assert f"{database}:" in settings.options["queues"].url
+    assert f"{database}:" in settings.options["queues"].database.url

@@ -163,7 +163,7 @@ def test_runs_of_a_newer_version_are_refused(stores, name):
     with pytest.raises(StoreError, match=r"the run of exchange .* version 99, .* upgrade spark_queue"):
         load_run(stores["ns1"], name)
     with pytest.raises(StoreError, match="upgrade spark_queue"):
-        StepRuns(stores).take("ns1", name, "starting")
+        StepRuns(stores).claim("ns1", name, "starting")
     stores["ns1"].change_note(f"{RUN_PREFIX}{name}", lambda _: None)
     StepRuns(stores).give_up("ns1", name, "stopped")
     assert load_run(stores["ns1"], name) is None, "it had none to give up"
@@ -175,15 +175,15 @@ def test_a_run_of_the_first_version_is_read_and_written_in_the_second(stores, na
     assert load_run(stores["ns1"], name) == StepRun(None, "stopped", "it failed", 3, alone=False, deaths=0)
     runs = StepRuns(stores)
     assert runs.left("ns1", name) == LeftRun(died=False, alone=False, deaths=0)
-    assert runs.take("ns1", name, "starting", alone=True, deaths=1)
+    assert runs.claim("ns1", name, "starting", alone=True, deaths=1)
     note = stores["ns1"].note(f"{RUN_PREFIX}{name}")
     assert note is not None and (note.value["v"], note.value["alone"], note.value["deaths"]) == (2, True, 1)
 
 
 def test_a_run_keeps_its_probation_until_that_ends(stores, name, monkeypatch):
     one, other = StepRuns(stores), StepRuns(stores)
-    one.take("ns1", name, "starting", alone=True, deaths=1)
-    one.take("ns1", name, "running")
+    one.claim("ns1", name, "starting", alone=True, deaths=1)
+    one.claim("ns1", name, "running")
     assert other.left("ns1", name) is None, "one has it"
     assert one.left("ns1", name) == LeftRun(died=False, alone=True, deaths=1)
     with monkeypatch.context() as patched:
@@ -191,7 +191,7 @@ def test_a_run_keeps_its_probation_until_that_ends(stores, name, monkeypatch):
         assert other.left("ns1", name) == LeftRun(died=True, alone=True, deaths=1)
     one.give_up("ns1", name, "stopped")
     assert other.left("ns1", name) == LeftRun(died=False, alone=True, deaths=1)
-    other.take("ns1", name, "running", alone=False, deaths=0)
+    other.claim("ns1", name, "running", alone=False, deaths=0)
     assert other.left("ns1", name) == LeftRun(died=False, alone=False, deaths=0)
 
 
@@ -200,20 +200,20 @@ def test_a_run_keeps_its_probation_until_that_ends(stores, name, monkeypatch):
 
 def test_one_process_runs_a_step_until_it_gives_up_or_dies(stores, name, monkeypatch):
     one, other = StepRuns(stores), StepRuns(stores)
-    assert one.take("ns1", name, "starting") and one.take("ns1", name, "running", "it failed once", 1)
-    assert not other.take("ns1", name, "starting"), "one has it"
+    assert one.claim("ns1", name, "starting") and one.claim("ns1", name, "running", "it failed once", 1)
+    assert not other.claim("ns1", name, "starting"), "one has it"
     run = load_run(stores["ns1"], name)
     assert run is not None
     assert (run.state, run.error, run.restarts) == ("running", "it failed once", 1)
     other.give_up("ns1", name, "stopped")
-    assert not other.take("ns1", name, "starting"), "only its owner may give it up"
+    assert not other.claim("ns1", name, "starting"), "only its owner may give it up"
     one.give_up("ns1", name, "stopped", "it failed")
     run = load_run(stores["ns1"], name)
     assert run is not None
     assert (run.owner, run.state, run.error) == (None, "stopped", "it failed")
-    assert other.take("ns1", name, "starting")
-    assert not one.take("ns1", name, "starting")
+    assert other.claim("ns1", name, "starting")
+    assert not one.claim("ns1", name, "starting")
     monkeypatch.setattr(Owner, "is_dead", property(lambda _: True))
-    assert one.take("ns1", name, "starting"), "the process of the other has died"
+    assert one.claim("ns1", name, "starting"), "the process of the other has died"
     one.remove("ns1", name)
     assert load_run(stores["ns1"], name) is None

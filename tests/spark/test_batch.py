@@ -177,11 +177,11 @@ def test_filters_reach_the_store():
         StringContains,
     )
 
-    from spark_queue.options.queue_options import QueueOptions
+    from spark_queue.options.roles import parse_options
     from spark_queue.spark.read.snapshot import FilteringReader
     from spark_queue.spark.schema import read_schema
 
-    options = QueueOptions.parse({"url": "sqlite:///q.db", "queue": "a"}, "snapshot")
+    options = parse_options({"url": "sqlite:///q.db", "queue": "a"}, "snapshot")
     reader = FilteringReader(options, read_schema(options))
     moment = datetime(2020, 1, 1, tzinfo=UTC)
     left = [

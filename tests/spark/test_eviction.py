@@ -16,7 +16,7 @@ from spark_queue import OptionError, Queue, QueueError, open_store
 from spark_queue.admin import doctor
 from spark_queue.graph.model import Destination, Exchange, Graph, Namespace, Place
 from spark_queue.messages.message import pushes
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.roles import parse_options
 from spark_queue.runner.graph import ExchangeGraph
 from spark_queue.spark.read.consumer import Consumer
 from spark_queue.spark.read.log_reader import LogReader
@@ -60,7 +60,7 @@ def asked(server):
 def planned(made, url, **options):
     """Return the first offset of a source."""
     raw = {"url": url, "queue": "q", "waitTimeout": "50ms", "retryTimeout": "5s", **options}
-    consumer = made(QueueOptions.parse({key: value for key, value in raw.items() if value is not None}, "stream"))
+    consumer = made(parse_options({key: value for key, value in raw.items() if value is not None}, "stream"))
     try:
         return consumer.initial
     finally:
@@ -162,7 +162,7 @@ def test_a_sink_is_refused_before_it_writes(evicting, heard, streaming):
     def write(**options):
         raw = {"url": server.url, "queue": "q", **options}
         kind = Push if options.get("delivery") == "at-least-once" else partial(Publish, streaming=streaming)
-        return kind(QueueOptions.parse(raw, "push"), schema)
+        return kind(parse_options(raw, "push"), schema)
 
     with pytest.raises(OptionError, match="noeviction, or the option delivery to at-least-once"):
         write()
@@ -177,7 +177,7 @@ def test_each_database_of_a_sink_is_looked_at(evicting, sqlite_url):
     urls = json.dumps({"one": sqlite_url, "two": evicting("allkeys-lru").url})
     schema = StructType([StructField("payload", StringType()), StructField("ns", StringType())])
     with pytest.raises(OptionError, match="allkeys-lru"):
-        Publish(QueueOptions.parse({"urls": urls, "queue": "q"}, "push"), schema, streaming=True)
+        Publish(parse_options({"urls": urls, "queue": "q"}, "push"), schema, streaming=True)
 
 
 @pytest.mark.full

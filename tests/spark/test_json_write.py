@@ -36,7 +36,7 @@ from pyspark.sql.types import (
 )
 
 from spark_queue.errors import OptionError, SchemaError
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.roles import parse_options
 from spark_queue.options.time_zones import zone_of
 from spark_queue.spark import QueueDataSource
 from spark_queue.spark.json_intervals import day_time_text, time_text, year_month_text
@@ -249,9 +249,9 @@ def test_a_pattern_that_is_not_known_is_refused(pattern):
     ],
 )
 def test_an_option_that_fits_no_moment_is_refused(option, value, message):
-    options = QueueOptions.parse({"url": "sqlite:///a.db", "queue": "q", option: value}, "push")
+    options = parse_options({"url": "sqlite:///a.db", "queue": "q", option: value}, "push")
     with pytest.raises(OptionError, match=message):
-        check_style(options)
+        check_style(options.formats)
 
 
 def test_patterns_of_the_user_are_used_for_each_type():
@@ -315,13 +315,14 @@ def test_a_zone_that_python_does_not_know_matters_only_where_json_is_written(sql
 
 def test_null_fields_follow_the_option_then_the_session():
     given = {"url": "sqlite:///a.db", "queue": "q"}
-    options = QueueOptions.parse(given, "push")
-    assert style_of(options).ignore_nulls
+    options = parse_options(given, "push")
+    assert style_of(options.content, options.formats).ignore_nulls
     with task() as context:
-        assert style_of(options).ignore_nulls
+        assert style_of(options.content, options.formats).ignore_nulls
         context._localProperties["spark.sql.jsonGenerator.ignoreNullFields"] = "false"
-        assert not style_of(options).ignore_nulls
-        assert style_of(QueueOptions.parse(given | {"ignoreNullFields": "true"}, "push")).ignore_nulls
+        assert not style_of(options.content, options.formats).ignore_nulls
+        options = parse_options(given | {"ignoreNullFields": "true"}, "push")
+        assert style_of(options.content, options.formats).ignore_nulls
 
 
 # --- intervals, times -----------------------------------------------------------------------------

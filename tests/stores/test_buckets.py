@@ -17,13 +17,14 @@ from spark_queue.stores.conformance.helpers import check_sizes_up_to
 from spark_queue.stores.conformance.waiting import tick
 from spark_queue.stores.support.bucket_split import compact, split_bucket
 from spark_queue.stores.types import Condition, DeadLetterInfo, Sizes
+from tests.layouts import use_layout
 
 MINUTE = 60_000
 
 
 @pytest.fixture
 def store(store):
-    store.layout = Buckets(10)
+    use_layout(store, Buckets(10))
     return store
 
 
@@ -95,7 +96,7 @@ def test_large_messages_share_no_bucket_that_would_be_too_large(store, name):
 
 @pytest.mark.parametrize("compression", ["lz4", "zstd"])
 def test_messages_of_every_kind_come_out_of_a_bucket_as_they_went_in(store, name, compression):
-    store.layout = Buckets(100, compression)
+    use_layout(store, Buckets(100, compression))
     values = [{"a": [1, None, 2.5, "ü"]}, "text", b"\0\xff", 2**62, [], {}, True]
     store.push(name, pushes(values, headers=[{"n": str(n)} if n % 2 else {} for n in range(7)]))
     store.reserve(name, "c/1", 100)
@@ -120,7 +121,7 @@ def test_the_setting_of_a_queue_holds_for_all_who_do_not_say_otherwise(store, na
         assert read_layout(other, name) == Buckets(7, "zstd")
         other.push(name, pushes(list(range(14))))
         assert records(store, name) == [7, 7]
-        other.layout = "single"
+        use_layout(other, "single")
         other.push(name, pushes([14, 15]))
         assert records(store, name) == [7, 7]
     set_layout(store, name, None)
@@ -143,10 +144,10 @@ def test_a_dropped_queue_forgets_its_setting(store, name):
 def test_single_messages_and_buckets_of_a_queue_come_in_the_order_of_their_maturity(store, name):
     store.push(name, pushes(list(range(4))))
     tick(store)
-    store.layout = "single"
+    use_layout(store, "single")
     store.push(name, pushes([4, 5]))
     tick(store)
-    store.layout = Buckets(10)
+    use_layout(store, Buckets(10))
     store.push(name, pushes([6, 7, 8]))
     assert store.reserve(name, "c/1", 100) == [9]
     assert payloads(store.fetch(name, "c/1/0")) == list(range(9))
@@ -154,7 +155,7 @@ def test_single_messages_and_buckets_of_a_queue_come_in_the_order_of_their_matur
 
 
 def test_messages_are_taken_one_by_one_out_of_a_large_bucket_in_order(store, name, url):
-    store.layout = Buckets(1_000)
+    use_layout(store, Buckets(1_000))
     store.push(name, pushes(list(range(300))))
     with Queue(store, name) as queue:
         taken = [queue.pop() for _ in range(40)]
@@ -172,7 +173,7 @@ def test_buckets_that_do_not_fit_leave_a_reserve_short_but_never_empty(store, na
 
 
 def test_two_clients_that_split_the_same_bucket_get_each_message_once(store, name, url):
-    store.layout = Buckets(500)
+    use_layout(store, Buckets(500))
     store.push(name, pushes(list(range(500))))
     found, line = [], threading.Barrier(4)
 
@@ -208,17 +209,17 @@ def test_a_record_that_is_replaced_by_itself_stays(store, name):
     (page,) = (one.batch for one in store._buckets(name, None))
     (rows,) = _opened(page)
     record = Record(page.column("id")[0].as_py(), milliseconds(page.column("mature"))[0].as_py())
-    recast = partial(store._attempt, store._replace_records, name)  # a transaction may meet another and begin again
-    assert recast(None, [record], build_bucket(rows, Buckets(10)))
+    replace = partial(store._attempt, store._replace_records, name)  # a transaction may meet another and begin again
+    assert replace(None, [record], build_bucket(rows, Buckets(10)))
     assert payloads(store.peek(name)) == list(range(10))
     store.reserve(name, "c/1", 10)
-    assert recast("c/1/0", [record], build_bucket(rows, Buckets(10)))
+    assert replace("c/1/0", [record], build_bucket(rows, Buckets(10)))
     assert payloads(store.fetch(name, "c/1/0")) == list(range(10))
     assert store.sizes(name) == Sizes(0, 0, 10)
-    assert not recast("c/2/0", [record], build_bucket(rows, Buckets(10))), "it is not theirs"
-    assert not recast(None, [record], build_bucket(rows, Buckets(10))), "it is not free"
+    assert not replace("c/2/0", [record], build_bucket(rows, Buckets(10))), "it is not theirs"
+    assert not replace(None, [record], build_bucket(rows, Buckets(10))), "it is not free"
     assert store.commit(name, "c/1") == 10
-    assert not recast("c/1/0", [record], build_bucket(rows, Buckets(10))), "it is gone"
+    assert not replace("c/1/0", [record], build_bucket(rows, Buckets(10))), "it is gone"
     assert store.sizes(name) == Sizes(0, 0, 0)
 
 
@@ -252,7 +253,7 @@ def test_some_messages_of_a_bucket_fail_and_count_a_try_of_their_own(store, name
 
 
 def test_clients_that_settle_messages_of_one_bucket_at_the_same_time_lose_none(store, name, url):
-    store.layout = Buckets(200)
+    use_layout(store, Buckets(200))
     ids = held(store, name, 200)
     done, line = [], threading.Barrier(4)
 
@@ -307,7 +308,7 @@ def test_free_messages_in_buckets_are_moved_by_their_ids(store, name):
 def test_a_filter_finds_messages_in_buckets(store, name):
     batch = pushes(list(range(25)), ids=[f"m{n:02}" for n in range(25)])
     store.push(name, batch)
-    store.layout = "single"
+    use_layout(store, "single")
     store.push(name, pushes(["single"], ids=["n"]))
     found = [Condition("id", "in", ("m03", "m17", "n", "stranger"))]
     assert sorted(map(str, payloads(store.peek(name, found)))) == ["17", "3", "single"]
@@ -343,7 +344,7 @@ def test_a_compaction_puts_little_pushes_together_and_changes_nothing_else(store
 
 
 def test_a_compaction_leaves_alone_what_others_take_meanwhile(store, name, url):
-    store.layout = "single"
+    use_layout(store, "single")
     store.push(name, pushes(list(range(1_000))))
     found = []
     ready = threading.Event()

@@ -22,13 +22,14 @@ from spark_queue.stores.conformance.conformance import StoreContract
 from spark_queue.stores.conformance.helpers import ids_of, messages_of
 from spark_queue.stores.redis.lists import RfqStore
 from tests import registered
+from tests.layouts import use_layout
 from tests.tiers import param
 
 
 def has_only_buckets(kind):
     """Whether the layout has nothing but buckets."""
     scheme, layout = kind.split(" ")
-    return isinstance(store_class(registered.in_layout(f"{scheme}://host/db", layout)).layout, Buckets)
+    return isinstance(store_class(registered.in_layout(f"{scheme}://host/db", layout)).default_layout, Buckets)
 
 
 class Enveloped(RfqStore):
@@ -36,14 +37,15 @@ class Enveloped(RfqStore):
 
     unsupported_payloads = ()  # but tests/interop/test_rfq.py tells what it refuses without this
 
-    def push(self, queue, batch):
-        return super().push(queue, self.enveloped(queue, batch))
+    def push(self, queue, batch, **how):
+        return super().push(queue, self.enveloped(queue, batch), **how)
 
-    def stage(self, queue, stage, batch):
-        return super().stage(queue, stage, self.enveloped(queue, batch))
+    def stage(self, queue, stage, batch, **how):
+        return super().stage(queue, stage, self.enveloped(queue, batch), **how)
 
-    def fetch(self, queue, tag, rows=PAGE_ROWS, **how):
-        return map(self.opened, super().fetch(queue, tag, rows, **how))
+    def read_reserved(self, queue, tag, rows=PAGE_ROWS, **how):
+        for page in super().read_reserved(queue, tag, rows, **how):
+            yield page._replace(batch=self.opened(page.batch))
 
     def peek(self, queue, *arguments, **named):
         return map(self.opened, super().peek(queue, *arguments, **named))
@@ -179,7 +181,7 @@ class TestBuckets(_EachKind):
 
     def open_client(self, url):
         store = open_store(url)
-        store.layout = Buckets(self.size)
+        use_layout(store, Buckets(self.size))
         return store
 
     def test_a_push_may_be_repeated(self, store, queue):
@@ -205,7 +207,7 @@ class TestBuckets(_EachKind):
         assert store.sizes(queue).total == 0
 
     def test_a_large_batch_is_pushed_and_comes_back_whole(self, store, queue):
-        store.layout = Buckets(1_000)
+        use_layout(store, Buckets(1_000))
         self.check_large_batch(store, queue, page=400, taken=22_000)
 
     def test_a_reserve_takes_the_first_in_order_up_to_its_limit(self, store, queue):
@@ -222,7 +224,7 @@ class TestBuckets(_EachKind):
         super().test_the_same_tag_gets_the_same_messages_again(store, queue, partitions)
 
     def test_partitions_share_the_messages_in_order(self, store, queue):
-        store.layout = Buckets(900)
+        use_layout(store, Buckets(900))
         store.push(queue, pushes(list(range(4_000))))
         rows = store.reserve(queue, "c/1", 4_000, partitions=4)
         assert rows == [1_800, 1_800, 400]
@@ -230,19 +232,19 @@ class TestBuckets(_EachKind):
         assert got == [list(range(1_800)), list(range(1_800, 3_600)), list(range(3_600, 4_000))]
 
     def test_few_messages_make_as_many_partitions_as_are_wanted(self, store, queue):
-        store.layout = Buckets(1)
+        use_layout(store, Buckets(1))
         super().test_few_messages_make_as_many_partitions_as_are_wanted(store, queue)
 
     def test_a_reserve_that_was_cut_short_is_resumed(self, store, peer, queue):
-        store.layout = Buckets(SMALLEST_PARTITION)
+        use_layout(store, Buckets(SMALLEST_PARTITION))
         super().test_a_reserve_that_was_cut_short_is_resumed(store, peer, queue)
 
     def test_reservations_list_tags_rows_and_leases(self, store, queue):
-        store.layout = Buckets(1)
+        use_layout(store, Buckets(1))
         super().test_reservations_list_tags_rows_and_leases(store, queue)
 
     def test_a_whole_tree_passes_to_a_tag_that_holds_some_already(self, store, queue):
-        store.layout = Buckets(1)
+        use_layout(store, Buckets(1))
         super().test_a_whole_tree_passes_to_a_tag_that_holds_some_already(store, queue)
 
     def test_forget_removes_history_by_id(self, store, queue):
@@ -256,10 +258,10 @@ class TestBuckets(_EachKind):
         self.check_scheduled(store, queue, records=20_000 // self.size)
 
     def test_a_large_stage_is_published_whole(self, store, queue, sink):
-        store.layout = Buckets(100)
+        use_layout(store, Buckets(100))
         super().test_a_large_stage_is_published_whole(store, queue, sink)
 
     @pytest.mark.full
     def test_a_million_scheduled_messages_do_not_slow_the_ready_ones(self, store, queue):
-        store.layout = Buckets()
+        use_layout(store, Buckets())
         super().test_a_million_scheduled_messages_do_not_slow_the_ready_ones(store, queue)

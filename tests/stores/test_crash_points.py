@@ -42,6 +42,7 @@ from spark_queue.stores.support import counters
 from spark_queue.stores.support.bucket_split import compact
 from spark_queue.stores.types import DeadLetterInfo, Note, Sizes
 from tests import registered
+from tests.layouts import use_layout
 from tests.stores.crash import MongoWire, Plan, Proxy, RedisWire, Way, killed, watched
 
 SCHEMES, EMBEDDED = registered.schemes(), registered.schemes(server=False)
@@ -271,9 +272,9 @@ class Scene:
 
     def some_are_in_buckets(self) -> None:
         """c/1/0 holds a bucket with 0 to 3; ready are a bucket with 4 to 7, and 8, and 9."""
-        self.store.layout = Buckets(4)
+        use_layout(self.store, Buckets(4))
         self.store.push(self.one, self.at_once(*range(8)))
-        self.store.layout = None
+        use_layout(self.store, None)
         for number in (8, 9):
             self.store.push(self.one, self.batch(number))
         assert self.store.reserve(self.one, "c/1", 4, lease=HOUR) == [4]

@@ -23,6 +23,7 @@ from spark_queue.options.queue_names import dead_letter_queue
 from spark_queue.stores.mongodb.bson_json import MAX_DOCUMENT_BYTES
 from spark_queue.stores.types import Condition, DeadLetterInfo
 from tests import registered
+from tests.layouts import use_layout
 from tests.limits import IDS, NAMES
 from tests.tiers import param
 
@@ -173,8 +174,8 @@ def test_a_bucket_that_a_database_cannot_hold_is_split(url_of, scheme):
         with open_store(registered.in_layout(url_of(scheme), layout)) as store:
             if "buckets" in store.unsupported:
                 continue
-            if store.layout is None:
-                store.layout = Buckets(1_000)
+            if store.default_layout is None:
+                use_layout(store, Buckets(1_000))
             headers = {f"h{n}": "x" * 25 for n in range(HEADER_COUNT_LIMIT)}
             try:
                 assert store.push(queue, pushes([[0] * 20_000] * 150)) == 150  # 40 KB in JSON, 220 KB in BSON
@@ -190,8 +191,8 @@ def test_a_bucket_that_a_database_cannot_hold_is_split(url_of, scheme):
 def test_a_message_that_no_bucket_can_hold_is_named(kind, how, store, queue):
     if "buckets" in store.unsupported:
         pytest.skip("the layout has no buckets")
-    if store.layout is None:
-        store.layout = Buckets(100)
+    if store.default_layout is None:
+        use_layout(store, Buckets(100))
     rows = [payload(n) for n in range(500)]
     rows[321] = {"big": "x" * (store.max_payload - 10), "n": [1.5] * 100} if kind.endswith("safe") else rows[321]
     batch = pushes(rows, headers=[{"h": "x" * 4_000, "k": "\0"} for _ in rows])
@@ -220,7 +221,7 @@ def insert_full(url, store, queue, room, junk=0):
             collection, more = database[queue], {}
         document = {"_id": ObjectId(), "mature": DatetimeMS(5), "tries": 0, "hdrs": {"k": "v"}, **more}
         document |= {"junk": "j" * junk} if junk else {}
-        if store.layout is None:
+        if store.default_layout is None:
             document["payload"] = ""
             document["payload"] = "x" * ((16 << 20) - room - len(bson.encode(document)))
         else:
@@ -228,7 +229,7 @@ def insert_full(url, store, queue, room, junk=0):
             document |= {"n": 100, "b": [{"__p": "", "__h": {"k": "v"}} for _ in range(100)]}
             document["b"][50]["__p"] = "x" * ((16 << 20) - room - len(bson.encode(document)))
         collection.insert_one(document)
-        return 1 if store.layout is None else 100
+        return 1 if store.default_layout is None else 100
 
 
 @pytest.mark.parametrize("kind", [param(one, fast=registered.is_default(one)) for one in MONGODB_KINDS])
@@ -274,7 +275,7 @@ def test_a_payload_that_the_server_would_replace_comes_out_as_it_went_in(store, 
 
 @pytest.mark.parametrize("kind", [param(one, fast=registered.is_default(one)) for one in MONGODB_KINDS])
 def test_a_reason_of_any_length_fits(store, queue):
-    size = store.max_payload if store.layout is None else 16_000_000
+    size = store.max_payload if store.default_layout is None else 16_000_000
     store.push(queue, pushes(["x" * size], ids=["a"], headers={"h": "y" * 8_000}))
     store.reserve(queue, "a/1", 1)
     assert store.move(queue, f"{queue}.dead", tag="a/1", dead_letter=DeadLetterInfo("é" * 10_000_000)) == 1

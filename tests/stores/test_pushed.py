@@ -125,7 +125,7 @@ def test_a_damaged_record_that_becomes_a_dead_letter_keeps_it(kind, url, store, 
         record = b"odd", odd.document(hdrs="[1]", pushed=str(moment))
     odd.put(kind, url, queue, record, mature=5)
     store.reserve(queue, "c/1", 1)
-    assert list(store.fetch(queue, "c/1/0")) == []
+    assert list(store.queue(queue).read("c/1/0")) == []
     (batch,) = store.peek(dead_letter_queue(queue), check_json=False)
     assert [one.timestamp() for one in batch.column("pushed").to_pylist()] == [moment / 1000]
 

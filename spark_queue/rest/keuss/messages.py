@@ -223,8 +223,8 @@ async def renew(
     keuss-server has no such call.
     """
     parsed = parse_receipt(receipt)
-    lease_ms = lease if lease is not None else bound.options.reserve_timeout
-    held = await service.run_in_thread(bound.store.renew, bound.queue, parsed[0], lease_ms) if parsed else 0
+    stored = bound.stored if lease is None else bound.stored.with_policy(lease=lease)
+    held = await service.run_in_thread(stored.renew, parsed[0]) if parsed else 0
     check_held(held, bound, receipt, "renewed; that takes an x-ks-receipt")
     return json_response({"held": held})
 

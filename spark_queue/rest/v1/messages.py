@@ -85,7 +85,7 @@ async def push(bound: QueueDependency, service: ServiceDependency, request: Requ
         def act() -> list[str]:
             try:
                 batch = messages_to_batch(values, store=bound.store)
-                bound.store.push(bound.queue, batch)
+                bound.stored.push(batch)
             except MessageError as error:
                 raise _batch_error(error) from None
             ids: list[str] = batch.column("id").to_pylist()

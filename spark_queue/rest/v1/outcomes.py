@@ -18,7 +18,6 @@ from spark_queue.rest.routes import describe_body, describe_json, router
 from spark_queue.rest.service import QueueDependency, Service, ServiceDependency
 from spark_queue.rest.v1.fields import FieldParser, parse_duration, parse_text, parse_texts, read_fields
 from spark_queue.rest.v1.messages import DURATION
-from spark_queue.stores.types import DeadLetterInfo
 
 routes = router("outcomes")
 
@@ -99,8 +98,8 @@ async def renew(bound: QueueDependency, service: ServiceDependency, request: Req
     The receipt of one message renews all messages that were reserved with it.
     """
     ids_by_tag, fields = await _read(request, service, lease=parse_duration(shortest=100))
-    lease = fields.get("lease", bound.options.reserve_timeout)
-    held = await _sum(service, ids_by_tag, lambda tag, _: bound.store.renew(bound.queue, tag, lease))
+    stored = bound.stored.with_policy(lease=fields["lease"]) if "lease" in fields else bound.stored
+    held = await _sum(service, ids_by_tag, lambda tag, _: stored.renew(tag))
     return json_response({"held": held})
 
 
@@ -114,11 +113,10 @@ async def dead(bound: QueueDependency, service: ServiceDependency, request: Requ
     """Make reserved messages dead letters, whatever their number of tries."""
     with bound.count_errors("rollback"):
         ids_by_tag, fields = await _read(request, service, reason=parse_text)
-        letter = DeadLetterInfo(fields.get("reason") or NO_REASON, failed=1, history=bound.options.history_ms)
-        target = bound.options.dead_letter_queue_of(bound.queue)
+        reason = fields.get("reason") or NO_REASON
 
         def act(tag: str, ids: list[str] | None) -> int:
-            return bound.store.move(bound.queue, target, tag=tag, ids=ids, dead_letter=letter)
+            return bound.stored.dead_letter(tag, ids, reason=reason)
 
         moved = await _sum(service, ids_by_tag, act)
     bound.count("rollback", "deadletter", moved)

@@ -23,7 +23,7 @@ from collections.abc import Callable
 
 from spark_queue.errors import FencedError, StoreError
 from spark_queue.messages.times import MAX_TIME_MS
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.stream import StreamOptions
 from spark_queue.spark.read.abandoned import AbandonedEpochs
 from spark_queue.spark.read.delivery import DROPPED_MESSAGE, is_dropped, is_noted, mark_delivery
 from spark_queue.spark.read.fetch import FetchRange
@@ -37,9 +37,11 @@ from spark_queue.spark.read.reserver import Reserver
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.ageing import remove_old_notes
 from spark_queue.stores.services.dead_letters import note_settings
+from spark_queue.stores.services.option_policy import stream_policy
 from spark_queue.stores.services.owner import Batch
 from spark_queue.stores.services.ownership import Ownership
-from spark_queue.stores.services.poison import PoisonMessageHandler, PoisonRules
+from spark_queue.stores.services.poison import PoisonMessageHandler
+from spark_queue.stores.support.patience import retrying_for
 
 log = logging.getLogger(__name__)
 
@@ -61,29 +63,25 @@ LEAVE_TIMEOUT = 1_000
 class Batches:
     """The batches of one consumer, `name/epoch`, which this process owns."""
 
-    def __init__(self, store: Store, options: QueueOptions, last: Offset, waiting: Stopwatch) -> None:
+    def __init__(self, store: Store, options: StreamOptions, last: Offset, waiting: Stopwatch) -> None:
         """Become the owner of a consumer. `last`: its last offset in the checkpoint.
 
         `waiting` measures how long it waits for a batch that is being prefetched.
         Raises `FencedError` if another process runs the consumer, `CheckpointError` if the
         checkpoint does not match the consumer's note.
         """
-        self.queue = options.queue or ""
+        self.queue = options.queue
         self._waiting = waiting
         self._store, self._options = store, options
         consumer = last["consumer"]
         self.ownership = Ownership(store, self.queue, consumer)
         self.ownership.take(batch_of(last), noted=is_noted(last))
         store.register(self.queue)  # it exists from now on
-        name = consumer.partition("/")[0]
-        note_settings(store, self.queue, name, options.history_ms, options.dead_letter_queue)
+        name, outcomes = consumer.partition("/")[0], options.outcomes
+        note_settings(store, self.queue, name, outcomes.history_ms, options.dead_letters.dead_letter_queue)
         self.isolation: PoisonMessageHandler | None = None
         if options.isolate_failures:
-            dead = options.dead_letter_queue_of(self.queue)
-            rules = PoisonRules(
-                options.retry_delay, options.reserve_timeout, options.max_tries, dead, options.history_ms
-            )
-            self.isolation = PoisonMessageHandler(store, self.queue, consumer, rules)
+            self.isolation = PoisonMessageHandler(store.queue(self.queue, stream_policy(options)), consumer)
         parked = self.isolation.parked_tag if self.isolation and options.reserve_timeout else None
         self.lease_renewer = LeaseRenewer(options, self.ownership, self._lease, parked)
         self.reserver = Reserver(options, consumer, self._unstarted_lease)
@@ -273,7 +271,7 @@ class Batches:
         """
         tag = tag_of(end)
         if is_dropped(end, self._options):
-            if rows := self._store.commit(self.queue, tag, history=self._options.history_ms):
+            if rows := self._store.commit(self.queue, tag, history=self._options.outcomes.history_ms):
                 log.warning(DROPPED_MESSAGE, rows, self.queue)
             return False
         if self.isolation and self._replayed_seq != end["seq"]:
@@ -325,7 +323,7 @@ class Batches:
 
     def _remove(self, end: Offset) -> int:
         """Commit a batch, and return the number of messages removed."""
-        tag, history = tag_of(end), self._options.history_ms
+        tag, history = tag_of(end), self._options.outcomes.history_ms
         if end.get("by"):
             removed = self._store.commit(self.queue, tag, history=history)
         else:
@@ -342,9 +340,9 @@ class Batches:
 
         If that fails, or takes long, it does.
         """
-        self._store.retry_timeout = LEAVE_TIMEOUT
         try:
-            self.ownership.leave()
+            with retrying_for(LEAVE_TIMEOUT):
+                self.ownership.leave()
         except FencedError:
             pass  # another process is the owner
         except StoreError as error:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from spark_queue.messages.times import MAX_TIME_MS
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.stream import StreamOptions
 from spark_queue.options.values import FAIL
 from spark_queue.spark.read.arrival import ARRIVED, next_arrival
 from spark_queue.spark.read.batch_size import MAX_ROWS
@@ -25,8 +25,7 @@ from spark_queue.spark.read.queue_state import QueueState
 class Consumer:
     """Plans the batches of one queue."""
 
-    def __init__(self, options: QueueOptions) -> None:
-        assert options.queue is not None
+    def __init__(self, options: StreamOptions) -> None:
         self._options = options
         self.queue = options.queue
         self.store = open_query_store(options)
@@ -36,7 +35,7 @@ class Consumer:
         self.before = MAX_TIME_MS  #: messages that are due later (ms) are not reserved
         self.owned: Batches | None = None  #: its batches, once this process owns the consumer
         self.waiting = Stopwatch()  #: how long it waited for messages, and for a prefetched batch
-        self.state = QueueState(self.store, self.queue, options.dead_letter_queue_of(self.queue))
+        self.state = QueueState(self.store, self.queue, options.dead_letters.queue_of(self.queue))
         self.active = False  #: whether the query found messages when it last looked for a batch
         self._proof = ReadProof(self.store) if options.on_unread == FAIL else None
 

@@ -12,12 +12,13 @@ from pyspark import TaskContext
 
 from spark_queue.errors import FencedError, plural
 from spark_queue.options.inputs import QUEUE
-from spark_queue.options.queue_options import QueueOptions
-from spark_queue.options.values import AT_LEAST_ONCE, EXACTLY_ONCE
+from spark_queue.options.stream import StreamOptions
+from spark_queue.options.values import AT_LEAST_ONCE
 from spark_queue.spark.task_context import batch_id_of, query_id_of, run_id_of
-from spark_queue.stores import open_store
+from spark_queue.stores import open_database, open_store
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.dead_letters import add_settled, settled_count
+from spark_queue.stores.services.option_policy import stream_policy
 from spark_queue.stores.services.poison import note_run
 from spark_queue.stores.services.query_binding import QueryBinding, bind
 
@@ -54,28 +55,27 @@ class ZippedRange:
     ranges: Mapping[str, Sequence[FetchRange]]
 
 
-def fetch_messages(options: QueueOptions, fetch_range: FetchRange) -> Iterator[pa.RecordBatch]:
+def fetch_messages(options: StreamOptions, fetch_range: FetchRange) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a range in MESSAGES batches. Raises `FencedError` if some are gone."""
-    queue, tag, rows = options.queue or "", fetch_range.tag, 0
-    with open_store(options.url, retry_timeout=options.retry_timeout) as store:
+    queue, tag, rows = options.queue, fetch_range.tag, 0
+    with open_database(options.database) as store:
         _note_query(store, options, fetch_range)
         if fetch_range.first is not None:
             yield from _fetch_slice(store, options, fetch_range)
             return
-        dead, history = options.dead_letter_queue_of(queue), options.history_ms
         settle = partial(add_settled, store, queue, tag.partition("/")[0])
-        for batch in store.fetch(queue, tag, dead=dead, history=history, before_settle=settle):
+        for batch in store.queue(queue, stream_policy(options)).read(tag, before_settle=settle):
             yield batch
             rows += batch.num_rows
         _check_fetched(store, options, fetch_range, rows)
 
 
-def _fetch_slice(store: Store, options: QueueOptions, fetch_range: FetchRange) -> Iterator[pa.RecordBatch]:
+def _fetch_slice(store: Store, options: StreamOptions, fetch_range: FetchRange) -> Iterator[pa.RecordBatch]:
     """Yield messages of a tag without the `first` ones. Raises `FencedError` if some are gone."""
     first, position, rows = fetch_range.first or 0, fetch_range.position, 0
     last = first + (fetch_range.rows or 0)
     # A damaged bucket is filled: it must not move the messages behind it.
-    for batch in store.peek_reserved(options.queue or "", fetch_range.tag, fill=True):
+    for batch in store.peek_reserved(options.queue, fetch_range.tag, fill=True):
         if rows + batch.num_rows > first:
             part = batch.slice(max(0, first - rows), last - max(first, rows))
             if position is not None:
@@ -88,13 +88,13 @@ def _fetch_slice(store: Store, options: QueueOptions, fetch_range: FetchRange) -
     raise lost_messages_error(options, last - rows, last, fetch_range.tag)
 
 
-def fetch_zipped(options: QueueOptions, zipped_range: ZippedRange) -> Iterator[dict[str, pa.RecordBatch]]:
+def fetch_zipped(options: StreamOptions, zipped_range: ZippedRange) -> Iterator[dict[str, pa.RecordBatch]]:
     """Return an iterator over MESSAGES batches by binding, each of the same length.
 
     Batches of logs have a column `position`. Raises `FencedError` if messages are missing.
     """
 
-    def fetch_input(one: QueueOptions, shares: Sequence[FetchRange]) -> Iterator[pa.RecordBatch]:
+    def fetch_input(one: StreamOptions, shares: Sequence[FetchRange]) -> Iterator[pa.RecordBatch]:
         return chain.from_iterable(fetch_messages(one, share) for share in shares)
 
     _bind_empty_inputs(options, zipped_range)
@@ -105,7 +105,7 @@ def fetch_zipped(options: QueueOptions, zipped_range: ZippedRange) -> Iterator[d
     )
 
 
-def _bind_empty_inputs(options: QueueOptions, zipped_range: ZippedRange) -> None:
+def _bind_empty_inputs(options: StreamOptions, zipped_range: ZippedRange) -> None:
     """Note which query reads the inputs that have no messages in this batch.
 
     A later batch may have only messages of them.
@@ -115,8 +115,8 @@ def _bind_empty_inputs(options: QueueOptions, zipped_range: ZippedRange) -> None
     reading = QueryBinding(query, zipped_range.delivery.rpartition("/")[0])
     for binding, one in (options.inputs or {}).items():
         if binding not in zipped_range.ranges and one.mode == QUEUE:
-            input_options = options.for_input(binding)
-            _bind_once(input_options.url, one.queue, input_options.consumer, input_options.retry_timeout, reading)
+            database = options.for_input(binding).database
+            _bind_once(database.url, one.queue, options.consumer, database.retry_timeout, reading)
 
 
 @lru_cache(maxsize=1024)
@@ -144,13 +144,13 @@ def align_batches(streams: Mapping[str, Iterator[pa.RecordBatch]]) -> Iterator[d
         heads = {name: head.slice(rows) for name, head in heads.items()}
 
 
-def lost_messages_error(options: QueueOptions, missing: int, rows: int, tag: str) -> FencedError:
+def lost_messages_error(options: StreamOptions, missing: int, rows: int, tag: str) -> FencedError:
     """Return the error for messages that a query reserved, and that its tag no longer holds.
 
     It is not known what became of them: so the error names what may have.
     """
     reasons = ["they were released manually or by another process"]
-    if options.delivery == AT_LEAST_ONCE:
+    if options.guarantee.delivery == AT_LEAST_ONCE:
         reasons.append("their lease ended while this query was suspended or the database was unreachable")
     reasons.append(
         "or the database has lost acknowledged writes, as a Redis does that fails over before its replica has them"
@@ -166,16 +166,16 @@ def lost_messages_error(options: QueueOptions, missing: int, rows: int, tag: str
     )
 
 
-def _check_fetched(store: Store, options: QueueOptions, fetch_range: FetchRange, rows: int) -> None:
+def _check_fetched(store: Store, options: StreamOptions, fetch_range: FetchRange, rows: int) -> None:
     """Raise `FencedError` if a task fetched too few rows, and none were settled one by one."""
     if fetch_range.rows is None or rows >= fetch_range.rows:
         return
     name = fetch_range.tag.partition("/")[0]
-    if not settled_count(store, options.queue or "", name):
+    if not settled_count(store, options.queue, name):
         raise lost_messages_error(options, fetch_range.rows - rows, fetch_range.rows, fetch_range.tag)
 
 
-def _note_query(store: Store, options: QueueOptions, fetch_range: FetchRange) -> None:
+def _note_query(store: Store, options: StreamOptions, fetch_range: FetchRange) -> None:
     """Note which query reads the messages: only tasks know it.
 
     If the messages have failed before, also note the run of the query, so that a dead letter can
@@ -185,9 +185,9 @@ def _note_query(store: Store, options: QueueOptions, fetch_range: FetchRange) ->
     query = query_id_of(task)
     if task is None or query is None or fetch_range.position is not None:  # messages of a log are not reserved
         return
-    queue, (consumer, batch, _) = options.queue or "", fetch_range.tag.rsplit("/", 2)
+    queue, (consumer, batch, _) = options.queue, fetch_range.tag.rsplit("/", 2)
     reading = QueryBinding(query, consumer)
-    if options.delivery == EXACTLY_ONCE and (number := batch_id_of(task)) is not None:
+    if options.guarantee.exactly_once and (number := batch_id_of(task)) is not None:
         reading = replace(reading, number=number, batch=batch)
     bind(store, queue, options.consumer, reading)
     if fetch_range.suspect and (run := run_id_of(task)) is not None:

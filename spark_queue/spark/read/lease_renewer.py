@@ -10,7 +10,7 @@ import time
 
 from spark_queue.errors import FencedError, StoreError
 from spark_queue.options.masking import mask
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.stream import StreamOptions
 from spark_queue.stores import open_store
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.owner import HEARTBEAT_SECONDS, Batch
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 class LeaseRenewer:
     """A thread that renews the heartbeat of a consumer, and the leases of its batches."""
 
-    def __init__(self, options: QueueOptions, ownership: Ownership, lease: int, parked: str | None) -> None:
+    def __init__(self, options: StreamOptions, ownership: Ownership, lease: int, parked: str | None) -> None:
         """Start the thread. `lease`: that of batches (ms). `parked`: the tag of parked messages."""
         self._options = options
         self._ownership = ownership
@@ -80,7 +80,7 @@ class LeaseRenewer:
     def _run(self) -> None:
         interval = min(HEARTBEAT_SECONDS, self._interval)
         beat_at = time.monotonic()
-        with open_store(self._options.url, retry_timeout=round(interval * 1000)) as store:
+        with open_store(self._options.database.url, retry_timeout=round(interval * 1000)) as store:
             ownership = self._ownership.with_store(store)
             while not self._done and self._fenced is None:
                 if os.getppid() != self._parent:
@@ -96,13 +96,13 @@ class LeaseRenewer:
                 except StoreError as error:
                     # The next renewal may succeed. If the database stays unreachable, the batch
                     # fails.
-                    url = mask(self._options.url)
+                    url = mask(self._options.database.url)
                     log.warning("could not write the heartbeat of this query to %s: %s", url, error)
                 self._wake.wait(interval)
                 self._wake.clear()
 
     def _renew(self, store: Store) -> None:
-        queue, now = self._options.queue or "", time.monotonic()
+        queue, now = self._options.queue, time.monotonic()
         with self._lock:
             due = [tag for tag, moment in self._renew_at.items() if moment <= now]
         for tag in due:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.snapshot import SnapshotOptions
+from spark_queue.options.stream import StreamOptions
 
 if TYPE_CHECKING:
 
@@ -26,7 +27,7 @@ else:
 ALL_ROWS = 2**31 - 1
 
 
-def row_limit(limit: Any, options: QueueOptions) -> int | None:
+def row_limit(limit: Any, options: StreamOptions) -> int | None:
     """Return how many rows the next batch may have; `None` if this package finds that.
 
     `Trigger.Once` and the like allow all.
@@ -49,9 +50,15 @@ def cluster_cores() -> int:
     return _cluster_cores or cores()
 
 
-def partition_limits(options: QueueOptions) -> tuple[int, int]:
+def partition_limits(options: StreamOptions) -> tuple[int, int]:
     """Return the maximum and minimum number of partitions of a batch, by the cluster's cores."""
-    return options.partition_limits(cluster_cores())
+    minimum = options.min_partitions or 1
+    return options.reading.num_partitions or max(cluster_cores(), minimum), minimum
+
+
+def snapshot_partitions(options: SnapshotOptions) -> int:
+    """Return the maximum number of partitions of a batch read, by the cluster's cores."""
+    return options.reading.num_partitions or cluster_cores()
 
 
 def cores() -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spark_queue.options.queue_options import QueueOptions
-from spark_queue.options.values import FROM_EARLIEST
+from spark_queue.options.roles import ReadOptions
+from spark_queue.options.stream import StreamOptions
 from spark_queue.spark.read.arrival import next_arrival
 from spark_queue.spark.read.backlog import Backlog
 from spark_queue.spark.read.limits import ALL_ROWS
@@ -22,8 +22,7 @@ from spark_queue.stores.services.log.segments import LogPosition, LogRange
 class LogCursor:
     """A log as one query reads it, in the driver's reader process. Callers keep the place."""
 
-    def __init__(self, options: QueueOptions) -> None:
-        assert options.queue is not None
+    def __init__(self, options: StreamOptions) -> None:
         self._options = options
         self._queue = options.queue
         self._store = open_query_store(options)
@@ -37,7 +36,7 @@ class LogCursor:
 
     def initial_place(self) -> LogPosition:
         """Return the place at which a query with a new checkpoint begins."""
-        if self._options.starting_offsets != FROM_EARLIEST or self._options.starting_timestamp is not None:
+        if not self._options.log.starts_at_first:
             self.log.latest()  # seal the messages that are ready: one of them may be the first
         return starting_place(self.log, self._options)
 
@@ -107,9 +106,9 @@ class LogCursor:
         self._store.close()
 
 
-def log_of(store: Store, options: QueueOptions, *, retention: int | None = None) -> Log:
+def log_of(store: Store, options: ReadOptions, *, retention: int | None = None) -> Log:
     """Return the log that a query reads."""
-    return Log(store, options.queue or "", retention=retention, allow_data_loss=not options.fail_on_data_loss)
+    return Log(store, options.queue, retention=retention, allow_data_loss=not options.log.fail_on_data_loss)
 
 
 def split_pieces(pieces: Sequence[LogRange], sizes: Sequence[int]) -> list[list[LogRange]]:

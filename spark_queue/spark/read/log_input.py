@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import cached_property
 from typing import Any
 
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.stream import StreamOptions
 from spark_queue.spark.read.delivery import is_dropped
 from spark_queue.spark.read.fetch import FetchRange
 from spark_queue.spark.read.limits import ALL_ROWS
 from spark_queue.spark.read.log_cursor import LogCursor, rows_of
 from spark_queue.spark.read.offsets import Offset
-from spark_queue.stores import open_store
-from spark_queue.stores.services.log.log import Log
+from spark_queue.stores.services.log.log import AwaitedLog
 from spark_queue.stores.services.log.segments import LogPosition, LogRange
 
 
@@ -25,9 +23,9 @@ class LogInput:
     It reserves nothing. `places` in the offset of a batch: the places before and after the batch.
     """
 
-    def __init__(self, options: QueueOptions) -> None:
+    def __init__(self, options: StreamOptions) -> None:
         self._options = options
-        self._queue = options.queue or ""
+        self._queue = options.queue
         self._cursor = LogCursor(options)
         self._planned_place: LogPosition | None = None  # where the last batch ended
         self._checked_place: LogPosition | None = None  # where the last checked batch ended
@@ -60,17 +58,10 @@ class LogInput:
         """Continue after a batch for which `check` returned true. Its messages stay in the log."""
         self._next_place, self._taken_pieces = self._checked_place, []
 
-    def wait(self, timeout: int) -> bool:
-        """Wait up to `timeout` ms until a message is ready; return whether one is."""
+    def awaited(self) -> AwaitedLog:
+        """Return what a wait for the next batch is for."""
         assert self._next_place is not None
-        return self._cursor.before is not None or self._cursor.log.wait(self._next_place, timeout)
-
-    @contextmanager
-    def open_waiter(self) -> Iterator[Callable[[int], bool]]:
-        """Yield a `wait` for another thread, with its own connection."""
-        with open_store(self._options.url, retry_timeout=self._options.retry_timeout) as store:
-            log = Log(store, self._queue, allow_data_loss=True)  # `check` reports messages that are gone
-            yield lambda timeout: self._next_place is not None and log.wait(self._next_place, timeout)
+        return self._cursor.log.awaited(self._next_place)
 
     def count_ready(self, limit: int) -> int:
         """Return the number of the next messages, up to `limit`."""

@@ -9,35 +9,36 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from spark_queue.errors import CheckpointError, OptionError
-from spark_queue.options.consistency import option_error
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.declaration import option_error
+from spark_queue.options.roles import ReadOptions
+from spark_queue.options.snapshot import SnapshotOptions
 from spark_queue.options.values import FROM_LATEST
 from spark_queue.stores.services.log.log import Log
 from spark_queue.stores.services.log.segments import LogPosition
 
 
-def starting_place(log: Log, options: QueueOptions) -> LogPosition:
+def starting_place(log: Log, options: ReadOptions) -> LogPosition:
     """Return the place at which the options start to read the sealed messages of a log.
 
     Raises `OptionError` if there is none, `CheckpointError` if its message was removed and
     `failOnDataLoss` is set.
     """
-    if (moment := options.starting_timestamp) is not None:
+    if (moment := options.log.starting_timestamp) is not None:
         if (found := log.position_since(moment)) is not None:
             return found
-        if options.starting_offsets_by_timestamp_strategy == FROM_LATEST:
+        if options.log.starting_offsets_by_timestamp_strategy == FROM_LATEST:
             return log.end()
         why = (
             f"none of the messages in the log of queue {options.queue!r} is due then or later: set an earlier time, "
             "or startingOffsetsByTimestampStrategy=latest to start after the last message"
         )
         raise _nothing_since(moment, why)
-    if isinstance(options.starting_offsets, int):
-        return _place_at(log, options, "startingOffsets", options.starting_offsets)
-    return log.end() if options.starting_offsets == FROM_LATEST else log.first()
+    if isinstance(options.log.starting_offsets, int):
+        return _place_at(log, options, "startingOffsets", options.log.starting_offsets)
+    return log.end() if options.log.starting_offsets == FROM_LATEST else log.first()
 
 
-def ending_place(log: Log, options: QueueOptions) -> LogPosition:
+def ending_place(log: Log, options: SnapshotOptions) -> LogPosition:
     """Return the place before which a batch read ends.
 
     Raises `OptionError` and `CheckpointError` as `starting_place` does.
@@ -49,12 +50,13 @@ def ending_place(log: Log, options: QueueOptions) -> LogPosition:
     return log.end()
 
 
-def check_without_log(options: QueueOptions) -> None:
+def check_without_log(options: SnapshotOptions) -> None:
     """Raise `OptionError` if a batch read names a place in the log of a queue that has none."""
+    places = options.log
     why = f"queue {options.queue!r} has no log yet: a stream with mode=log puts its messages into one"
-    if options.starting_timestamp is not None and options.starting_offsets_by_timestamp_strategy != FROM_LATEST:
-        raise _nothing_since(options.starting_timestamp, why)
-    for name, number in (("startingOffsets", options.starting_offsets), ("endingOffsets", options.ending_offsets)):
+    if places.starting_timestamp is not None and places.starting_offsets_by_timestamp_strategy != FROM_LATEST:
+        raise _nothing_since(places.starting_timestamp, why)
+    for name, number in (("startingOffsets", places.starting_offsets), ("endingOffsets", options.ending_offsets)):
         if isinstance(number, int) and number > 0:
             raise option_error(name, f"is {number}, but {why}")
 
@@ -64,7 +66,7 @@ def _nothing_since(moment: int, why: str) -> OptionError:
     return option_error("startingTimestamp", f"is {moment} ({shown}), but {why}")
 
 
-def _place_at(log: Log, options: QueueOptions, name: str, number: int) -> LogPosition:
+def _place_at(log: Log, options: ReadOptions, name: str, number: int) -> LogPosition:
     if (found := log.position_at(number)) is not None:
         return found
     first, end = log.positions
@@ -73,7 +75,7 @@ def _place_at(log: Log, options: QueueOptions, name: str, number: int) -> LogPos
             f"is {number}, but the log of queue {options.queue!r} ends at {end}: set a position from {first} to {end}"
         )
         raise option_error(name, why)
-    if options.fail_on_data_loss:
+    if options.log.fail_on_data_loss:
         raise CheckpointError(
             f"option {name!r} is {number}, but the log of queue {options.queue!r} begins at {first}: older messages "
             "were removed. Set a later position, or failOnDataLoss=false to continue at the first retained message",

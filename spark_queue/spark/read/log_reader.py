@@ -14,7 +14,7 @@ from dataclasses import asdict
 from typing import Any, NotRequired, TypedDict, cast
 
 from spark_queue.errors import CheckpointError
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.stream import StreamOptions
 from spark_queue.spark.read.arrival import ARRIVED
 from spark_queue.spark.read.delivery import DROPPED_MESSAGE, ON_UNREAD, is_dropped, mark_delivery
 from spark_queue.spark.read.limits import ALL_ROWS, partition_limits
@@ -55,8 +55,7 @@ class LogOffset(TypedDict):
 class LogReader:
     """Plans the batches of one query that reads a log."""
 
-    def __init__(self, options: QueueOptions) -> None:
-        assert options.queue is not None
+    def __init__(self, options: StreamOptions) -> None:
         self._options = options
         self._queue = options.queue
         self._cursor = LogCursor(options)

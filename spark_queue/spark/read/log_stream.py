@@ -10,10 +10,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.roles import ReadOptions
+from spark_queue.options.snapshot import SnapshotOptions
 from spark_queue.spark.pickling import PickledWithLoader
 from spark_queue.spark.read.arrival import ARRIVED
-from spark_queue.spark.read.limits import partition_limits
+from spark_queue.spark.read.limits import snapshot_partitions
 from spark_queue.spark.read.log_cursor import log_of, rows_of, split_pieces
 from spark_queue.spark.read.log_range import check_without_log, ending_place, starting_place
 from spark_queue.spark.read.log_reader import LogReader
@@ -21,7 +22,7 @@ from spark_queue.spark.read.snapshot import queue_exists
 from spark_queue.spark.read.stream import PlannedStream
 from spark_queue.spark.schema import batch_converter
 from spark_queue.spark.tracebacks import hide_tracebacks
-from spark_queue.stores import open_store
+from spark_queue.stores import open_database
 from spark_queue.stores.base import partition_sizes
 from spark_queue.stores.services.log.log import find_retained
 from spark_queue.stores.services.log.segments import LogRange
@@ -61,35 +62,35 @@ class LogSnapshot(PickledWithLoader, DataSourceReader):
     Messages not yet sealed are left out.
     """
 
-    def __init__(self, options: QueueOptions, schema: StructType) -> None:
+    def __init__(self, options: SnapshotOptions, schema: StructType) -> None:
         self.options = options
         self.schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        with open_store(self.options.url, retry_timeout=self.options.retry_timeout, create=False) as store:
+        with open_database(self.options.database, create=False) as store:
             if not queue_exists(store, self.options):
                 return [PiecesPartition([])]
-            if find_retained(store, self.options.queue or "") is None:
+            if find_retained(store, self.options.queue) is None:
                 check_without_log(self.options)
                 return [PiecesPartition([])]
             queue_log = log_of(store, self.options)
             pieces = queue_log.ranges_between(
                 starting_place(queue_log, self.options), ending_place(queue_log, self.options)
             )
-        parts = split_pieces(pieces, partition_sizes(rows_of(pieces), *partition_limits(self.options)))
+        parts = split_pieces(pieces, partition_sizes(rows_of(pieces), snapshot_partitions(self.options), 1))
         return [PiecesPartition(some) for some in parts or [[]]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return fetch_pieces(self.options, self.schema, partition)
 
 
-def fetch_pieces(options: QueueOptions, schema: StructType, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+def fetch_pieces(options: ReadOptions, schema: StructType, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a partition as batches of the DataFrame."""
     assert isinstance(partition, PiecesPartition)
     if not partition.pieces:
         return
-    shape = batch_converter(schema, options)
-    with open_store(options.url, retry_timeout=options.retry_timeout) as store:
+    shape = batch_converter(schema, options.content)
+    with open_database(options.database) as store:
         queue_log = log_of(store, options)
         for piece in partition.pieces:
             tag = None if partition.reader is None else f"{partition.reader}/{piece.tag}"

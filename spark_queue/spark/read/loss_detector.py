@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.stream import StreamOptions
 from spark_queue.spark.read.fetch import lost_messages_error
 from spark_queue.spark.read.offsets import Offset, tag_of
 from spark_queue.stores.base import Store
@@ -12,7 +12,7 @@ from spark_queue.stores.services.dead_letters import settled_count
 class LossDetector:
     """Counts the messages that a consumer reserved, but neither removed nor settled one by one."""
 
-    def __init__(self, store: Store, options: QueueOptions, consumer: str) -> None:
+    def __init__(self, store: Store, options: StreamOptions, consumer: str) -> None:
         self._store = store
         self._options = options
         self._name = consumer.partition("/")[0]
@@ -30,4 +30,4 @@ class LossDetector:
             raise lost_messages_error(self._options, missing, sum(end["rows"]), tag_of(end))
 
     def _count_settled(self) -> int:
-        return settled_count(self._store, self._options.queue or "", self._name)
+        return settled_count(self._store, self._options.queue, self._name)

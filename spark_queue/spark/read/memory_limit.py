@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.stream import StreamOptions
 from spark_queue.spark.read.batch_size import MAX_ROWS
 from spark_queue.spark.read.limits import ALL_ROWS, partition_limits
 
@@ -18,7 +18,7 @@ class MemoryLimit:
     of the next size.
     """
 
-    def __init__(self, options: QueueOptions) -> None:
+    def __init__(self, options: StreamOptions) -> None:
         self.rows = MAX_ROWS  #: how many rows fit, if they are as large as those of the last batch
         self._options = options
 

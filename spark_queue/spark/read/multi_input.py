@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 from spark_queue.errors import CheckpointError, FencedError
 from spark_queue.options.inputs import ALTS, LOG, ZIP
-from spark_queue.options.queue_options import QueueOptions
-from spark_queue.options.values import EXACTLY_ONCE
+from spark_queue.options.stream import StreamOptions
 from spark_queue.spark.read.deadly_batch import check_deaths
 from spark_queue.spark.read.delivery import is_dropped, mark_delivery
 from spark_queue.spark.read.fetch import ZippedRange
@@ -38,8 +37,8 @@ from spark_queue.spark.read.pacing import Stopwatch
 from spark_queue.spark.read.proof import TaskProof, proving_input
 from spark_queue.spark.read.queue_input import QueueInput
 from spark_queue.spark.read.split import split_batch
-from spark_queue.spark.read.wait_any import AnyWaiter
 from spark_queue.stores.services.owner import OWNER_TIMEOUT_MS
+from spark_queue.stores.support.waiting import wait_for_queues
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +49,7 @@ LOOK_INTERVAL = 0.25
 class MultiInputPlanner:
     """Plans the batches of several inputs, as `Consumer` does for one queue."""
 
-    def __init__(self, options: QueueOptions) -> None:
+    def __init__(self, options: StreamOptions) -> None:
         assert options.inputs is not None
         self._options = options
         self._input_facts = {binding: one.checkpoint_fields for binding, one in options.inputs.items()}
@@ -63,7 +62,7 @@ class MultiInputPlanner:
             share = max(1, share // len(options.inputs))
         for binding in options.inputs:
             one = replace(options.for_input(binding), max_bytes_per_trigger=share)
-            if one.mode == LOG:
+            if one.reading.mode == LOG:
                 self.members[binding] = self._logs[binding] = LogInput(one)
             else:
                 self.members[binding] = self.queues[binding] = QueueInput(one)
@@ -71,7 +70,6 @@ class MultiInputPlanner:
         self._asked: MultiInputOffset | None = None  # after which Spark asked for a batch last
         self._reserved: MultiInputOffset | None = None  # the batch that this process reserved last
         self.waiting = self._single_queue.waiting if self._single_queue else Stopwatch()
-        self._waiter = AnyWaiter(member.open_waiter for member in self.members.values())
         self._bounded = False
         self._ordered = False  # whether it has waited for what others may give back
 
@@ -160,10 +158,7 @@ class MultiInputPlanner:
 
     def _reserve_from_each(self, offsets: Mapping[str, Offset], limit: int) -> dict[str, list[int]]:
         """Reserve the same number of messages of every input; none if an input has none."""
-        end = time.monotonic() + self._options.wait_timeout / 1000
-        with self.waiting:
-            ready = all(one.wait(_ms_until(end)) for one in self.members.values())
-        if not ready:
+        if not self._wait(all):
             self._idle()
             return {}
         for member in self.members.values():
@@ -178,9 +173,7 @@ class MultiInputPlanner:
 
     def _reserve_from_first(self, offsets: Mapping[str, Offset], limit: int) -> dict[str, list[int]]:
         """Reserve messages of the first input that has some."""
-        with self.waiting:
-            ready = self._bounded or self._waiter.wait(self._options.wait_timeout)
-        if not ready:
+        if not self._wait(any):
             self._idle()
             return {}
         for binding, member in self.members.items():
@@ -188,6 +181,14 @@ class MultiInputPlanner:
             if rows:
                 return {binding: rows}
         return {}
+
+    def _wait(self, enough: Callable[[Iterable[bool]], bool]) -> bool:
+        """Wait until any or all inputs have a message; return whether they have."""
+        if self._bounded:
+            return True
+        with self.waiting:
+            awaited = [one.awaited() for one in self.members.values()]
+            return wait_for_queues(awaited, self._options.wait_timeout, enough=enough)
 
     def plan(self, start: MultiInputOffset, end: MultiInputOffset) -> list[ZippedRange]:
         """Start and hold a batch in all queues, and return the rows of each task.
@@ -250,7 +251,7 @@ class MultiInputPlanner:
             return False
         tag = delivery_of(ends[bindings[0]])
         held = ", ".join(f"{rows - lost[binding]} of {rows} of {ends[binding]['queue']}" for binding in bindings)
-        if self._options.delivery == EXACTLY_ONCE:
+        if self._options.guarantee.exactly_once:
             steps = [f"spark-queue recover URL {ends[b]['queue']} {ends[b]['consumer']} --sink URL" for b in holding]
             raise FencedError(
                 f"batch {tag}: only {held} messages are still reserved, the others were released, or removed because "
@@ -340,7 +341,6 @@ class MultiInputPlanner:
         """Close all inputs; see `Consumer.close`."""
         for queue in self.queues.values():
             queue.announce_exit()  # all of them first: closing one may take time
-        self._waiter.close()
         for member in self.members.values():
             member.close()
 
@@ -368,8 +368,3 @@ def _describe_inputs(inputs: Mapping[str, Mapping[str, Any]]) -> str:
         f"{binding}: {'/'.join(str(one[name]) for name in ('ns', 'queue') if name in one)}"
         for binding, one in inputs.items()
     )
-
-
-def _ms_until(end: float) -> int:
-    """Return the time (ms) until `end` (monotonic s); 0 if that has passed."""
-    return max(0, round((end - time.monotonic()) * 1000))

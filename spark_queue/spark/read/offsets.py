@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, TypedDict
 
 from spark_queue.errors import CheckpointError
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.stream import StreamOptions
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.owner import Batch
 
@@ -87,7 +87,7 @@ def input_offsets(offset: MultiInputOffset) -> dict[str, Offset]:
     return found
 
 
-def new_consumer(options: QueueOptions) -> str:
+def new_consumer(options: StreamOptions) -> str:
     """Return the consumer of a new checkpoint, `name/epoch`.
 
     Each checkpoint is a new epoch: it does not own messages that an older epoch still holds.
@@ -128,7 +128,7 @@ def batch_of_tag(tag: str) -> tuple[str, Batch | None]:
     return consumer, Batch(int(seq), int(by or 0))
 
 
-def check_offset(offset: Mapping[str, Any], options: QueueOptions) -> None:
+def check_offset(offset: Mapping[str, Any], options: StreamOptions) -> None:
     """Raise `CheckpointError` if an offset of Spark does not match the options of this query."""
     queue = options.queue
     if offset.get("v") not in READABLE_VERSIONS:
@@ -147,7 +147,7 @@ def check_offset(offset: Mapping[str, Any], options: QueueOptions) -> None:
     check_query(offset.get("queue"), offset.get("consumer", ""), options)
 
 
-def check_query(queue: str | None, consumer: str, options: QueueOptions) -> None:
+def check_query(queue: str | None, consumer: str, options: StreamOptions) -> None:
     """Raise `CheckpointError` if the checkpoint is that of another queue or consumer."""
     if queue != options.queue:
         raise CheckpointError(

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 from spark_queue.errors import NotAQueue, OptionError
-from spark_queue.options.queue_options import QueueOptions
-from spark_queue.options.values import EXACTLY_ONCE
-from spark_queue.stores import open_store
+from spark_queue.options.stream import StreamOptions
+from spark_queue.stores import open_database
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.dead_letters import check_dead_letters_stay
 from spark_queue.stores.services.eviction import check_eviction
 from spark_queue.stores.services.existence import check_before_read
 
 
-def open_query_store(options: QueueOptions) -> Store:
+def open_query_store(options: StreamOptions) -> Store:
     """Return the store of a query.
 
     Raises `OptionError`, or warns, if the store evicts messages or the queue does not exist. Raises
     `NotAQueue` if data of another program has the name of the queue or of its dead-letter queue.
     Raises `OptionError` if a query moves dead letters of that one back.
     """
-    fail = bool(options.fail_if_missing)
-    store = open_store(options.url, retry_timeout=options.retry_timeout, create=not fail)
+    fail = options.reading.fail_if_missing
+    store = open_database(options.database, create=not fail)
     try:
-        check_eviction(store, exactly_once=options.delivery == EXACTLY_ONCE, allowed=options.allow_eviction)
-        check_before_read(store, options.queue or "", fail=fail)
-        _check_dead_letter_queue(store, options.dead_letter_queue_of(options.queue or ""))
-        if options.dead_letter_queue is not None:
-            check_dead_letters_stay(store, options.queue or "", options.dead_letter_queue)
+        check_eviction(store, exactly_once=options.guarantee.exactly_once, allowed=options.guarantee.allow_eviction)
+        check_before_read(store, options.queue, fail=fail)
+        _check_dead_letter_queue(store, options.dead_letters.queue_of(options.queue))
+        for dead in options.dead_letters.named:
+            check_dead_letters_stay(store, options.queue, dead)
     except BaseException:
         store.close()
         raise

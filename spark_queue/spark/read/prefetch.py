@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 from spark_queue.errors import FencedError, StoreError
 from spark_queue.options.masking import mask
-from spark_queue.options.queue_options import QueueOptions
-from spark_queue.stores import open_store
+from spark_queue.options.stream import StreamOptions
+from spark_queue.stores import open_database
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.ownership import Ownership
+from spark_queue.stores.support.patience import retrying_for
 
 log = logging.getLogger(__name__)
 
@@ -39,10 +40,10 @@ class Prefetcher:
     """
 
     def __init__(
-        self, options: QueueOptions, ownership: Ownership, reserve: Callable[[Store, str, int, int], list[int]]
+        self, options: StreamOptions, ownership: Ownership, reserve: Callable[[Store, str, int, int], list[int]]
     ) -> None:
         self._options, self._ownership, self._reserve = options, ownership, reserve
-        self._store = open_store(options.url, retry_timeout=options.retry_timeout)
+        self._store = open_database(options.database)
         self.pending: _Prefetch | None = None  #: what `take` has not returned yet
 
     def start(self, tag: str, limit: int, before: int) -> None:
@@ -87,13 +88,13 @@ class Prefetcher:
     def _release(self, found: _Prefetch) -> None:
         try:
             found.rows.exception(RELEASE_TIMEOUT)
-            self._store.retry_timeout = RELEASE_TIMEOUT * 1000 // 2
-            # No process takes over before OWNER_TIMEOUT_MS, so no successor uses these messages.
-            self._ownership.with_store(self._store).renew()
-            released = self._store.rollback(self._options.queue or "", found.tag, failed=False)
+            with retrying_for(RELEASE_TIMEOUT * 1000 // 2):
+                # No process takes over before OWNER_TIMEOUT_MS: no successor uses these messages.
+                self._ownership.with_store(self._store).renew()
+                released = self._store.rollback(self._options.queue, found.tag, failed=False)
             log.debug("%d messages of %s, reserved under %s, were released", released, self._options.queue, found.tag)
         except FencedError:
             pass  # the new owner uses the batch
         except (StoreError, TimeoutError) as error:
-            url = mask(self._options.url)
+            url = mask(self._options.database.url)
             log.warning("could not release the messages reserved under %s to %s: %s", found.tag, url, error)

@@ -9,10 +9,10 @@ from typing import Any, cast
 
 from spark_queue.errors import OptionError, UnreadError, plural
 from spark_queue.options.inputs import QUEUE
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.stream import StreamOptions
 from spark_queue.spark.read.offsets import MultiInputOffset, Offset, batch_of, tag_of
 from spark_queue.spark.task_context import is_heard
-from spark_queue.stores import open_store
+from spark_queue.stores import open_database
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.reading import Reading, ReadProgress
 
@@ -40,10 +40,10 @@ class TaskProof:
         if not is_heard():
             raise OptionError(f"option 'onUnread' is fail, which {_LISTENER_HINT}", option="onUnread")
 
-    def note(self, options: QueueOptions, rows: int) -> None:
+    def note(self, options: StreamOptions, rows: int) -> None:
         """Note that the task has yielded all its rows, and how many these were."""
         own = options if self.binding is None else options.for_input(self.binding)
-        with open_store(own.url, retry_timeout=own.retry_timeout) as store:
+        with open_database(own.database) as store:
             self.reading.note_task(store, self.task, rows)
 
 

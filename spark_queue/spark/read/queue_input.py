@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
 from spark_queue.spark.read.arrival import next_arrival
 from spark_queue.spark.read.consumer import Consumer
 from spark_queue.spark.read.fetch import FetchRange
 from spark_queue.spark.read.offsets import Offset, tag_of
-from spark_queue.stores import open_store
+from spark_queue.stores.services.option_policy import stream_policy
+from spark_queue.stores.support.waiting import AwaitedQueue
 from spark_queue.stores.types import COUNT_LIMIT, Condition
 
 
@@ -66,11 +65,9 @@ class QueueInput(Consumer):
         failed = Condition("tries", ">=", 1), Condition("mature", ">", self.store.now())
         return sum(batch.num_rows for batch in self.store.peek(self.queue, failed, check_json=False))
 
-    @contextmanager
-    def open_waiter(self) -> Iterator[Callable[[int], bool]]:
-        """Yield a `wait` for another thread, with its own connection."""
-        with open_store(self._options.url, retry_timeout=self._options.retry_timeout) as store:
-            yield partial(store.wait, self.queue)
+    def awaited(self) -> AwaitedQueue:
+        """Return what a wait for the next batch is for."""
+        return AwaitedQueue(self.store, self.queue)
 
     def count_ready(self, limit: int) -> int:
         """Return the number of ready messages, up to `limit`."""
@@ -91,9 +88,8 @@ class QueueInput(Consumer):
 
     def _bury_unreadable(self, tag: str, parts: int) -> list[int]:
         """Make dead letters of unreadable messages of a tag; return the other rows by partition."""
-        dead, history = self._options.dead_letter_queue_of(self.queue), self._options.history_ms
-        pages = [self.store.fetch(self.queue, f"{tag}/{part}", dead=dead, history=history) for part in range(parts)]
-        return [sum(page.num_rows for page in one) for one in pages]
+        stored = self.store.queue(self.queue, stream_policy(self._options))
+        return [sum(page.num_rows for page in stored.read(f"{tag}/{part}")) for part in range(parts)]
 
     def trim(self, start: Offset, rows: list[int], limit: int) -> list[int]:
         """Release all but the first `limit` messages after `start`; return the rows that stay.

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.stream import StreamOptions
 from spark_queue.spark.read.arrival import ARRIVED
 from spark_queue.spark.read.consumer import Consumer
 from spark_queue.spark.read.driver_process import DriverProcess
@@ -50,7 +50,7 @@ class QueueStream(PlannedStream[Consumer | MultiInputPlanner]):
     _unasked: UnaskedReader | None = None
     _driver: DriverProcess | None = None
 
-    def __init__(self, options: QueueOptions, schema: StructType) -> None:
+    def __init__(self, options: StreamOptions, schema: StructType) -> None:
         super().__init__(options, schema)
         if main_module() == _READER_PROCESS:
             self._unasked = UnaskedReader.create(options)
@@ -98,11 +98,11 @@ class QueueStream(PlannedStream[Consumer | MultiInputPlanner]):
     def _fetch(self, partition: FetchPartition) -> Iterator[pa.RecordBatch]:
         fetch_range = partition.fetch_range
         if isinstance(fetch_range, ZippedRange):
-            join = batch_joiner(self.schema, self.options)
+            join = batch_joiner(self.schema, self.options.content)
             for batches in fetch_zipped(self.options, fetch_range):
                 yield join(batches, fetch_range.delivery, partition.arrived)
             return
-        shape = batch_converter(self.schema, self.options)
+        shape = batch_converter(self.schema, self.options.content)
         for batch in fetch_messages(self.options, fetch_range):
             yield shape(batch, fetch_range.tag, arrived=partition.arrived)
 

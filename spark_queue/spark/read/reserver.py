@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
 
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.stream import StreamOptions
 from spark_queue.spark.read.batch_size import FIRST_ROWS
 from spark_queue.spark.read.fair_share import FairShare
 from spark_queue.spark.read.limits import ALL_ROWS, partition_limits
 from spark_queue.spark.read.memory_limit import MemoryLimit
 from spark_queue.spark.read.pacing import SHORTEST
 from spark_queue.stores.base import Store
-from spark_queue.stores.services.dead_letters import dead_letter_exhausted
+from spark_queue.stores.queue import StoredQueue
+from spark_queue.stores.services.option_policy import stream_policy
 from spark_queue.stores.types import Reserved
-
-log = logging.getLogger(__name__)
 
 
 class Reserver:
@@ -26,10 +24,11 @@ class Reserver:
     share to other consumers of the queue.
     """
 
-    def __init__(self, options: QueueOptions, consumer: str, lease: int) -> None:
+    def __init__(self, options: StreamOptions, consumer: str, lease: int) -> None:
         """`lease`: that of reserved messages (ms)."""
-        self._options, self._lease = options, lease
-        self._queue = options.queue or ""
+        self._options = options
+        self._queue = options.queue
+        self._policy = stream_policy(options).replace(lease=lease)
         self.memory = MemoryLimit(options)
         self._full = False  # whether the last batch has all the bytes that it may have
         self._share = FairShare(self._queue, consumer)
@@ -65,7 +64,7 @@ class Reserver:
         if self._is_auto(limit):
             self._share.update(store, limit, before, sum(self._recent))
         began = time.monotonic()
-        reserved = self._reserve_usable(store, tag, limit, before)
+        reserved = self._reserve_usable(store.queue(self._queue, self._policy), tag, limit, before)
         rows = sum(reserved.rows)
         if rows:
             self._speed = rows / max(time.monotonic() - began, SHORTEST)
@@ -73,22 +72,15 @@ class Reserver:
         self.memory.note_batch(rows, reserved.bytes)
         return reserved.rows
 
-    def _reserve_usable(self, store: Store, tag: str, limit: int, before: int) -> Reserved:
+    def _reserve_usable(self, stored: StoredQueue[Store], tag: str, limit: int, before: int) -> Reserved:
         """Reserve up to `limit` messages. Those at `maxTries` become dead letters."""
-        queue, max_tries, dead = self._queue, self._options.max_tries, self._options.dead_letter_queue_of(self._queue)
         most, least = partition_limits(self._options)
         rows, max_bytes = self.possible_rows(limit), self.memory.batch_bytes(limit)
         while True:
-            reserved = store.reserve_bytes(
-                queue, tag, rows, max_bytes, partitions=most, min_partitions=least, lease=self._lease, before=before
-            )
-            if not reserved.rows or max_tries is None:
+            reserved = stored.reserve(tag, rows, max_bytes, partitions=most, min_partitions=least, before=before)
+            if not reserved.rows or not stored.move_exhausted(tag):
                 return reserved
-            buried = dead_letter_exhausted(store, queue, tag, max_tries, dead, self._options.history_ms)
-            if not buried:
-                return reserved
-            log.warning("%d messages of %s failed too often: moved to %s", buried, queue, dead)
-            held = {one.tag: one.rows for one in store.reservations(queue, tag)}
+            held = {one.tag: one.rows for one in stored.store.reservations(stored.name, tag)}
             if held:
                 return reserved._replace(
                     rows=[held.get(f"{tag}/{partition}", 0) for partition in range(len(reserved.rows))]

@@ -13,13 +13,13 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_queue.messages.schema import HISTORY_FIELDS
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.snapshot import SnapshotOptions
 from spark_queue.spark.pickling import PickledWithLoader
-from spark_queue.spark.read.limits import partition_limits
+from spark_queue.spark.read.limits import snapshot_partitions
 from spark_queue.spark.schema import batch_converter
 from spark_queue.spark.tracebacks import hide_tracebacks
 from spark_queue.spark.worker import main_module
-from spark_queue.stores import open_store
+from spark_queue.stores import open_database
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.existence import check_exists, exists
 from spark_queue.stores.spans import Span
@@ -44,7 +44,7 @@ NEVER_NULL = ("id", "mature", "tries", "queue", "processed", "outcome")
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
-def snapshot_reader(options: QueueOptions, schema: StructType) -> SnapshotReader:
+def snapshot_reader(options: SnapshotOptions, schema: StructType) -> SnapshotReader:
     """Return the reader of a batch read.
 
     By default Spark passes no filters, and then refuses a reader that takes them. So only the
@@ -54,12 +54,11 @@ def snapshot_reader(options: QueueOptions, schema: StructType) -> SnapshotReader
     return FilteringReader(options, schema) if takes_filters else SnapshotReader(options, schema)
 
 
-def queue_exists(store: Store, options: QueueOptions) -> bool:
+def queue_exists(store: Store, options: SnapshotOptions) -> bool:
     """Return whether the queue exists. Raises `OptionError` if not and `failIfMissing` is set."""
-    queue = options.queue or ""
-    if options.fail_if_missing:
-        check_exists(store, queue, "With failIfMissing=false it is read as empty.")
-    return exists(store, queue)
+    if options.reading.fail_if_missing:
+        check_exists(store, options.queue, "With failIfMissing=false it is read as empty.")
+    return exists(store, options.queue)
 
 
 @dataclass
@@ -73,7 +72,7 @@ class SpanPartition(InputPartition):
 class SnapshotReader(PickledWithLoader, DataSourceReader):
     """Reads all messages of a queue, reserved ones too, in several tasks: see `Store.spans`."""
 
-    def __init__(self, options: QueueOptions, schema: StructType) -> None:
+    def __init__(self, options: SnapshotOptions, schema: StructType) -> None:
         self.options = options
         self.schema = schema
         self.conditions: list[Condition] = []
@@ -85,18 +84,18 @@ class SnapshotReader(PickledWithLoader, DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         names_ids = any(one.column == "id" and one.op in ("=", "in") for one in self.conditions)
-        with open_store(self.options.url, retry_timeout=self.options.retry_timeout, create=False) as store:
+        with open_database(self.options.database, create=False) as store:
             if not queue_exists(store, self.options) or self.empty:
                 return [SpanPartition(None)]
-            tasks = 1 if names_ids else partition_limits(self.options)[0]
-            return list(map(SpanPartition, store.spans(self.options.queue or "", tasks, view=self._view)))
+            tasks = 1 if names_ids else snapshot_partitions(self.options)
+            return list(map(SpanPartition, store.spans(self.options.queue, tasks, view=self._view)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SpanPartition)
-        shape = batch_converter(self.schema, self.options)
-        if self.options.queue is None or partition.span is None:
+        shape = batch_converter(self.schema, self.options.content)
+        if partition.span is None:
             return
-        with open_store(self.options.url, retry_timeout=self.options.retry_timeout, create=False) as store:
+        with open_database(self.options.database, create=False) as store:
             found = store.peek(
                 self.options.queue, self.conditions, view=self._view, check_json=False, span=partition.span
             )

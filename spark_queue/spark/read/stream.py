@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.stream import StreamOptions
 from spark_queue.spark.pickling import PickledWithLoader
 from spark_queue.spark.read.batch_size import FIRST_ROWS
 from spark_queue.spark.read.limits import ALL_ROWS, SupportsTriggerAvailableNow, row_limit
@@ -32,7 +32,7 @@ class PlannedStream(PickledWithLoader, DataSourceStreamReader, SupportsTriggerAv
     #: The rows of the first batch of a query whose batches find their size.
     first_rows = FIRST_ROWS
 
-    def __init__(self, options: QueueOptions, schema: StructType) -> None:
+    def __init__(self, options: StreamOptions, schema: StructType) -> None:
         self.options = options
         self.schema = schema
         self.running: P | None = None

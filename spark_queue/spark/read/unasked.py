@@ -26,7 +26,7 @@ from pathlib import Path
 
 from spark_queue.errors import UsageError
 from spark_queue.options.inputs import QUEUE
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.stream import StreamOptions
 
 log = logging.getLogger(__name__)
 
@@ -43,13 +43,13 @@ _PREFIX = "spark_queue_reader"
 class UnaskedReader:
     """The marks of a reader that was not asked for messages yet: one for each of its queues."""
 
-    def __init__(self, options: QueueOptions, folders: Sequence[Path]) -> None:
+    def __init__(self, options: StreamOptions, folders: Sequence[Path]) -> None:
         """Create the marks in the first folder that can be written.
 
         All readers of a Spark application look into the same folders. Raises `UsageError` if none
         can be written.
         """
-        self._queues = {_key(one): one.queue or "" for one in _queues_of(options)}
+        self._queues = {_key(one): one.queue for one in _queues_of(options)}
         self._folders = folders
         self._marks: dict[str, FileIO] = {}  # by key
         for folder in folders:
@@ -59,7 +59,7 @@ class UnaskedReader:
             self._marks[key] = self._create_mark(f"{_group(key)}.{os.getpid()}.{id(self)}")
 
     @classmethod
-    def create(cls, options: QueueOptions) -> UnaskedReader:
+    def create(cls, options: StreamOptions) -> UnaskedReader:
         """Return a marked reader of this application. Raises `UsageError` as `UnaskedReader`."""
         local = [one for one in os.environ.get(_LOCAL_FOLDERS, "").split(",") if one]
         with suppress(FileNotFoundError):
@@ -103,21 +103,17 @@ class UnaskedReader:
             time.sleep(ASK_POLL)
 
 
-def _queues_of(options: QueueOptions) -> Iterator[QueueOptions]:
+def _queues_of(options: StreamOptions) -> Iterator[StreamOptions]:
     """Yield the options of each queue that a reader reserves messages of."""
-    if options.inputs is None:
-        yield options
-    for binding, one in (options.inputs or {}).items():
-        if one.mode == QUEUE:
-            yield options.for_input(binding)
+    yield from (one for one in options.each_queue if one.reading.mode == QUEUE)
 
 
-def _key(options: QueueOptions) -> str:
+def _key(options: StreamOptions) -> str:
     """Return a key of a queue and the option `consumer`, without secrets, for the name of a file.
 
     As in `query_binding.bind`, a query may read a queue twice if these options differ.
     """
-    text = "\0".join((options.url, options.queue or "", options.consumer or ""))
+    text = "\0".join((options.database.url, options.queue, options.consumer or ""))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 

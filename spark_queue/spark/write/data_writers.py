@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, cast
+from typing import Any, Generic, TypeVar, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,9 +16,9 @@ from spark_queue.errors import MessageError, SchemaError
 from spark_queue.messages.dead_letter import put_letters
 from spark_queue.messages.ids import new_id_array
 from spark_queue.messages.rules import NOT_JSON, NOT_TEXT
+from spark_queue.options.push import PushOptions
 from spark_queue.options.queue_names import dead_letter_queue
-from spark_queue.options.queue_options import QueueOptions
-from spark_queue.options.values import EXACTLY_ONCE
+from spark_queue.options.roles import WriteOptions
 from spark_queue.spark.encode import (
     NewIds,
     coalesce_batches,
@@ -33,9 +33,11 @@ from spark_queue.spark.tracebacks import hide_tracebacks
 from spark_queue.spark.worker import BackgroundWriter
 from spark_queue.spark.write.columns import PUSH_COLUMN_TYPES, check_write_schema
 from spark_queue.spark.write.targets import CheckQueue, Part, split_by_queue
-from spark_queue.stores.base import rejected_rows_error
+from spark_queue.stores.base import Store, rejected_rows_error
 from spark_queue.stores.named import NamedStores
+from spark_queue.stores.queue import StoredQueue
 from spark_queue.stores.services.eviction import check_eviction
+from spark_queue.stores.services.option_policy import push_policy
 
 #: What to do about payloads that cannot become messages.
 _PAYLOAD_REMEDIES = {
@@ -67,10 +69,9 @@ class WriteResult(WriterCommitMessage):
     batch_job: bool = False
 
 
-def stores_of(options: QueueOptions) -> NamedStores:
+def stores_of(options: WriteOptions) -> NamedStores:
     """Return the databases of a write, by name; a single one has an empty name."""
-    urls = options.urls or {"": options.url}
-    return NamedStores(urls, retry_timeout=options.retry_timeout, layout=options.record_layout)
+    return NamedStores(options.database.by_name, retry_timeout=options.database.retry_timeout)
 
 
 def write_each(batches: Iterable[pa.RecordBatch], write: Callable[[pa.RecordBatch], None]) -> None:
@@ -80,20 +81,24 @@ def write_each(batches: Iterable[pa.RecordBatch], write: Callable[[pa.RecordBatc
             behind.submit(partial(write, batch))
 
 
-class WriteOperation:
+#: The options of a write.
+W = TypeVar("W", bound=WriteOptions)
+
+
+class WriteOperation(Generic[W]):
     """A write of a batch or a stream. It is pickled to executors, so it holds plain data only."""
 
-    def __init__(self, options: QueueOptions, schema: StructType) -> None:
+    def __init__(self, options: W, schema: StructType) -> None:
         """Check what the options say about JSON. Raises `OptionError` if they are wrong."""
-        self.options = options
+        self.options: W = options
         self.schema = schema
-        check_style(options)
+        check_style(options.formats)
 
     @property
     def style(self) -> JsonStyle | None:
         """How the task that runs writes JSON; `None` if no payload becomes JSON."""
         writes_json = any(one.name == "payload" and isinstance(one.dataType, WRITTEN_AS_JSON) for one in self.schema)
-        return style_of(self.options) if writes_json else None
+        return style_of(self.options.content, self.options.formats) if writes_json else None
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> WriteResult:
         done = WriteResult()
@@ -115,31 +120,38 @@ class WriteOperation:
 Put = Callable[[str, pa.RecordBatch], object]
 
 
-class Push(WriteOperation):
+class Push(WriteOperation[PushOptions]):
     """Pushes rows as messages, which are visible as soon as their batch is pushed.
 
     Raises `SchemaError` if the columns cannot be written, `OptionError` if the delivery is
     exactly-once and a database evicts messages.
     """
 
-    def __init__(self, options: QueueOptions, schema: StructType) -> None:
+    def __init__(self, options: PushOptions, schema: StructType) -> None:
         super().__init__(options, schema)
-        required = ["payload", *(["ns"] if options.urls else []), *([] if options.queue else ["queue"])]
+        required = ["payload", *(["ns"] if options.database.urls else []), *([] if options.queue else ["queue"])]
         check_write_schema(schema, PUSH_COLUMN_TYPES, required)
-        if "ns" in schema.names and not options.urls:
+        if "ns" in schema.names and not options.database.urls:
             raise SchemaError("column 'ns' names one of several databases: set them in option 'urls'", column="ns")
         with stores_of(options) as stores:
             for ns in stores.primary_names:
-                exactly_once = options.delivery == EXACTLY_ONCE
-                check_eviction(stores[ns], exactly_once=exactly_once, allowed=options.allow_eviction)
+                exactly_once = options.guarantee.exactly_once
+                check_eviction(stores[ns], exactly_once=exactly_once, allowed=options.guarantee.allow_eviction)
 
     def write(self, stores: NamedStores, batch: pa.RecordBatch, done: WriteResult) -> None:
         for part in self._split_by_queue(stores, batch, self._make_new_ids(stores, new_id_array)):
-            self._put(stores[part.ns].push, part, done)
+            self._put(partial(self._push, stores[part.ns]), part, done)
+
+    def _push(self, store: Store, queue: str, rows: pa.RecordBatch) -> None:
+        self._queue(store, queue).push(rows)
+
+    def _queue(self, store: Store, queue: str) -> StoredQueue[Store]:
+        """Return a queue to push to, in the layout that the options name."""
+        return store.queue(queue, push_policy(self.options))
 
     def _make_new_ids(self, stores: NamedStores, new_ids: NewIds) -> NewIds:
         """Return a function that makes ids in the form of the database, if there is only one."""
-        return new_ids if self.options.urls else lambda n: stores[""].native_ids(new_ids(n))
+        return new_ids if self.options.database.urls else lambda n: stores[""].native_ids(new_ids(n))
 
     def _put(self, put: Put, part: Part, done: WriteResult) -> None:
         """Push or stage the rows for one queue.
@@ -153,7 +165,7 @@ class Push(WriteOperation):
                     raise rejected_rows_error(queue, rows, faults)
                 put(queue, rows)
             except MessageError as error:  # may repeat: a store checks its own rules after the common ones
-                if self.options.on_bad_row == "fail" or not error.rows:
+                if self.options.writing.on_bad_row == "fail" or not error.rows:
                     raise _add_remedy(error) from error
                 bad = pa.array(list(error.rows))
                 reasons = list(error.rows.values())
@@ -168,12 +180,12 @@ class Push(WriteOperation):
     def _dead_letter_queue(self, queue: str | None) -> str:
         """Return the dead-letter queue of a queue, or that of rows that name none."""
         if queue is None:
-            return self.options.dead_letter_queue or dead_letter_queue(UNNAMED)
-        return self.options.dead_letter_queue_of(queue)
+            return self.options.dead_letters.dead_letter_queue or dead_letter_queue(UNNAMED)
+        return self.options.dead_letters.queue_of(queue)
 
     def _split_by_queue(self, stores: NamedStores, batch: pa.RecordBatch, new_ids: NewIds) -> Iterator[Part]:
         """Yield the rows of each queue, as PUSHES batches."""
-        rows, faults = encode_pushes(batch, self.schema, self.options.payload_format, new_ids, self.style)
+        rows, faults = encode_pushes(batch, self.schema, self.options.content.payload_format, new_ids, self.style)
         check: CheckQueue = lambda ns, queue: stores[ns].check_queue(queue)  # noqa: E731
         return split_by_queue(batch, rows, faults, self.options, check)
 
@@ -193,7 +205,7 @@ def _add_remedy(error: MessageError) -> MessageError:
 class _Writer(PickledWithLoader):
     """Answers Spark's calls of a writer. A stream also passes the number of its batch."""
 
-    def __init__(self, operation: WriteOperation) -> None:
+    def __init__(self, operation: WriteOperation[Any]) -> None:
         self.operation = operation
 
     def write(self, iterator: Iterator[Any]) -> WriteResult:

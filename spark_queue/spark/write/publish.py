@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from spark_queue.errors import FencedError, QueueError
 from spark_queue.messages.ids import DerivedIds
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.push import PushOptions
 from spark_queue.spark.task_context import batch_id_of, is_batch_job, query_id_of
 from spark_queue.spark.write.data_writers import Push, WriteResult, stores_of, write_each
 from spark_queue.stores.named import NamedStores
@@ -49,7 +49,7 @@ class Publish(Push):
     hashes of its rows, and `commit` compares them with those that were written.
     """
 
-    def __init__(self, options: QueueOptions, schema: StructType, *, streaming: bool) -> None:
+    def __init__(self, options: PushOptions, schema: StructType, *, streaming: bool) -> None:
         super().__init__(options, schema)
         self._streaming = streaming
         self._single_write = not streaming and options.txn_app_id is None
@@ -72,7 +72,7 @@ class Publish(Push):
             ledgers = self._load_ledgers(stores, sink)
             decided = ledgers.is_decided(number, self._writer(done.batch_job))
             hashes: list[bytes] = []
-            new_ids = self._make_new_ids(stores, ids.take)
+            new_ids = self._make_new_ids(stores, ids.next_ids)
 
             def write(batch: pa.RecordBatch) -> None:
                 for part in self._split_by_queue(stores, batch, new_ids):
@@ -83,7 +83,7 @@ class Publish(Push):
 
             def put(ns: str, queue: str, rows: pa.RecordBatch) -> None:
                 store = stores[ns]
-                store.stage(queue, stage, rows)
+                self._queue(store, queue).stage(stage, rows)
                 done.staged_rows[ns] = done.staged_rows.get(ns, 0) + rows.num_rows
                 if self._single_write and ledger_of(store, sink) is None:
                     store.unstage(stage)

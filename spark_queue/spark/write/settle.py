@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,16 +17,17 @@ from pyspark.sql.types import StringType, StructField, StructType
 from spark_queue.errors import MessageError, OptionError, did_you_mean, plural
 from spark_queue.messages.dead_letter import put_letters
 from spark_queue.messages.rules import delay_rules, is_utf8
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.settle import SettleOptions
 from spark_queue.spark.encode import dead_letters_of, delays_ms, encode_changes, filter_encoded
 from spark_queue.spark.write.columns import SETTLE_COLUMN_TYPES, check_write_schema
 from spark_queue.spark.write.data_writers import WriteOperation, WriteResult
-from spark_queue.stores import open_store
+from spark_queue.stores import open_database
 from spark_queue.stores.base import Store, rejected_rows_error
 from spark_queue.stores.named import NamedStores
-from spark_queue.stores.services.dead_letters import add_settled, history_of, roll_back_or_dead_letter
+from spark_queue.stores.queue import StoredQueue
+from spark_queue.stores.services.dead_letters import add_settled, history_of
+from spark_queue.stores.services.option_policy import settle_policy
 from spark_queue.stores.services.owner import consumers, started_batches
-from spark_queue.stores.types import DeadLetterInfo
 
 SETTLE_OUTCOMES = ("commit", "rollback", "dead", "move")
 
@@ -35,18 +35,18 @@ SETTLE_OUTCOMES = ("commit", "rollback", "dead", "move")
 BAD_ID = "its id is"
 
 
-class Settle(WriteOperation):
+class Settle(WriteOperation[SettleOptions]):
     """Settles messages of the batch, one per row: `commit`, `rollback`, `dead` or `move`.
 
     Raises `SchemaError` if the columns do not fit. Raises `OptionError` if the layout cannot move
     messages as column `to` says, or if no query of this consumer works on a batch.
     """
 
-    def __init__(self, options: QueueOptions, schema: StructType) -> None:
+    def __init__(self, options: SettleOptions, schema: StructType) -> None:
         super().__init__(options, schema)
         check_write_schema(schema, SETTLE_COLUMN_TYPES, required=["id", "outcome"])
-        self._queue, self._consumer = options.queue or "", options.consumer or ""
-        with open_store(options.url, retry_timeout=options.retry_timeout) as store:
+        self._queue, self._consumer = options.queue, options.consumer
+        with open_database(options.database) as store:
             if "to" in schema.names:  # only a move needs it; what the rows do is not known before the tasks run
                 store.check_forward()
             self._tags = started_batches(store, self._queue, self._consumer)
@@ -65,29 +65,33 @@ class Settle(WriteOperation):
         )
 
     def write(self, stores: NamedStores, batch: pa.RecordBatch, done: WriteResult) -> None:
-        store, options, queue = stores[""], self.options, self._queue
-        history = history_of(store, queue, self._consumer) if options.history is None else options.history
+        stored = self._stored(stores[""])
         rows = batch.num_rows
-        batch, buried = self._without_bad_rows(store, batch, history)
+        batch, buried = self._without_bad_rows(stored, batch)
         groups = _group_ids(batch)
-        add_settled(store, queue, self._consumer, batch.num_rows)
+        add_settled(stored.store, stored.name, self._consumer, batch.num_rows)
         moving = batch.filter(pc.equal(batch.column("outcome"), "move"))
-        dead = options.dead_letter_queue_of(queue)
-        retry: dict[str, Any] = {"max_tries": options.max_tries, "dead": dead, "history": history}
         for tag in self._tags:
             if moving.num_rows:
-                buried += self._move(store, tag, moving, history)
+                buried += self._move(stored, tag, moving)
             for (outcome, delay, reason), ids in groups.items():
                 if outcome == "commit":
-                    store.commit(queue, tag, ids, history=history)
+                    stored.commit(tag, ids)
                 elif outcome == "dead":
-                    store.move(queue, dead, tag=tag, ids=ids, dead_letter=DeadLetterInfo(reason, 1, history))
+                    stored.dead_letter(tag, ids, reason=reason)
                 else:
-                    roll_back_or_dead_letter(store, queue, tag, ids, delay=delay, reason=reason, **retry)
+                    stored.roll_back(tag, ids, delay=delay, reason=reason)
         done.rows += rows - buried
         done.dead_letters += buried
 
-    def _without_bad_rows(self, store: Store, batch: pa.RecordBatch, history: int) -> tuple[pa.RecordBatch, int]:
+    def _stored(self, store: Store) -> StoredQueue[Store]:
+        """Return the queue, with the history of the query if the options name none."""
+        stored = store.queue(self._queue, settle_policy(self.options))
+        if self.options.outcomes.history is not None:
+            return stored
+        return stored.with_policy(history=history_of(store, self._queue, self._consumer))
+
+    def _without_bad_rows(self, stored: StoredQueue[Store], batch: pa.RecordBatch) -> tuple[pa.RecordBatch, int]:
         """Return the rows that say what happens to a message, and how many became dead letters.
 
         A bad row moves its message to the dead-letter queue; one without an id becomes a message
@@ -97,7 +101,7 @@ class Settle(WriteOperation):
         if not wrong:
             return batch, 0
         ids = [(one or b"").decode(errors="replace") for one in batch.column("id").cast(pa.binary()).to_pylist()]
-        if self.options.on_bad_row == "fail":
+        if self.options.writing.on_bad_row == "fail":
             row, rule = next(iter(wrong.items()))
             rest = f" (and {plural(len(wrong) - 1, 'more row')})" if len(wrong) > 1 else ""
             place = f"queue {queue!r}, row with id {ids[row]!r}"
@@ -105,23 +109,23 @@ class Settle(WriteOperation):
         nameless = {row: rule for row, rule in wrong.items() if rule.startswith(BAD_ID)}
         for tag in self._tags:
             named = {row: rule for row, rule in wrong.items() if row not in nameless}
-            self._bury(store, tag, ids, named, history)
+            _bury(stored, tag, ids, named)
         if nameless:
             names = pa.record_batch({"id": pa.array([ids[row] for row in nameless], pa.string())})
             rows, _ = encode_changes(names, StructType([StructField("id", StringType())]), "text")
             letters = dead_letters_of(queue, rows, list(nameless.values()))
-            put_letters(partial(store.push, self.options.dead_letter_queue_of(queue)), letters)
+            put_letters(partial(stored.store.push, stored.dead_letter_queue), letters)
         bad = pa.array(list(wrong))
         return batch.filter(pc.invert(pc.is_in(pa.array(range(batch.num_rows)), bad))), len(wrong)
 
-    def _move(self, store: Store, tag: str, batch: pa.RecordBatch, history: int) -> int:
+    def _move(self, stored: StoredQueue[Store], tag: str, batch: pa.RecordBatch) -> int:
         """Move messages to the queues in column `to`; change the fields whose columns are not NULL.
 
         Return the number of messages that became dead letters, since they cannot be moved. Raises
         `MessageError` instead with `onBadRow=fail`.
         """
-        queue, dead = self._queue, 0
-        rows, faults = encode_changes(batch, self.schema, self.options.payload_format, self.style)
+        store, queue, dead = stored.store, self._queue, 0
+        rows, faults = encode_changes(batch, self.schema, self.options.content.payload_format, self.style)
         for to in batch.column("to").unique().to_pylist():
             part, wrong = filter_encoded(rows, faults, pc.equal(batch.column("to"), to))
             if fault := self._fault_of_target(store, to):
@@ -132,9 +136,9 @@ class Settle(WriteOperation):
                         raise rejected_rows_error(queue, part, wrong)
                     store.forward(queue, to, tag, part)
                 except MessageError as error:  # may repeat: a store checks its own rules after the common ones
-                    if self.options.on_bad_row == "fail" or not error.rows:
+                    if self.options.writing.on_bad_row == "fail" or not error.rows:
                         raise
-                    self._bury(store, tag, part.column("id").to_pylist(), error.rows, history)
+                    _bury(stored, tag, part.column("id").to_pylist(), error.rows)
                     bad = pa.array(list(error.rows))
                     part, wrong = part.filter(pc.invert(pc.is_in(pa.array(range(len(part))), bad))), {}
                     dead += len(bad)
@@ -152,15 +156,14 @@ class Settle(WriteOperation):
             return f"its 'to' is no queue: {error}"
         return ""
 
-    def _bury(self, store: Store, tag: str, ids: Sequence[str], wrong: Mapping[int, str], history: int) -> None:
-        """Move the messages of bad rows to the dead-letter queue, with the broken rules."""
-        reasons: dict[str, list[str]] = {}
-        for row, reason in wrong.items():
-            reasons.setdefault(reason, []).append(ids[row])
-        for reason, group in reasons.items():
-            death = DeadLetterInfo(reason, history=history)
-            dead = self.options.dead_letter_queue_of(self._queue)
-            store.move(self._queue, dead, tag=tag, ids=group, dead_letter=death)
+
+def _bury(stored: StoredQueue[Store], tag: str, ids: Sequence[str], wrong: Mapping[int, str]) -> None:
+    """Move the messages of bad rows to the dead-letter queue, with the broken rules."""
+    reasons: dict[str, list[str]] = {}
+    for row, reason in wrong.items():
+        reasons.setdefault(reason, []).append(ids[row])
+    for reason, group in reasons.items():
+        stored.dead_letter(tag, group, reason=reason, failed=0)
 
 
 def _delays(batch: pa.RecordBatch) -> pa.Array:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_queue.errors import OptionError, did_you_mean
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.push import PushOptions
 from spark_queue.spark.encode import filter_encoded
 
 
@@ -30,10 +30,10 @@ CheckQueue = Callable[[str, str], None]
 
 
 def split_by_queue(
-    batch: pa.RecordBatch, rows: pa.RecordBatch, faults: Mapping[int, str], options: QueueOptions, check: CheckQueue
+    batch: pa.RecordBatch, rows: pa.RecordBatch, faults: Mapping[int, str], options: PushOptions, check: CheckQueue
 ) -> Iterator[Part]:
     """Yield the rows of each queue. `batch`: as Spark passed it. `rows`, `faults`: it, encoded."""
-    fixed, urls = options.queue, options.urls
+    fixed, urls = options.queue, options.database.urls
     if fixed is not None and urls is None:
         yield Part("", fixed, rows, faults)
         return
@@ -50,13 +50,13 @@ def split_by_queue(
 
 
 def _part(
-    target: bytes | None, rows: pa.RecordBatch, faults: Mapping[int, str], options: QueueOptions, check: CheckQueue
+    target: bytes | None, rows: pa.RecordBatch, faults: Mapping[int, str], options: PushOptions, check: CheckQueue
 ) -> Part:
     """Return the part of a target: a database and a queue. `None`: one of them is NULL."""
-    urls, column = options.urls or {"": ""}, "ns" if options.queue is not None else "queue"
+    urls, column = options.database.urls or {"": ""}, "ns" if options.queue is not None else "queue"
     name = next(iter(urls))  # the database of rows that name none
     if target is None:
-        columns = "queue or ns" if options.urls and column == "queue" else column
+        columns = "queue or ns" if options.database.urls and column == "queue" else column
         hint = ", and the option 'queue' is not set" if column == "queue" else ""
         return Part(name, None, rows, _all_bad(rows, f"its {columns} is NULL{hint}"))
     ns, _, queue = target.partition(b"\0")

@@ -161,9 +161,8 @@ class PushedContract:
     def test_messages_of_a_bucket_keep_it(self, store: Store, queue: str, peer: Store, moments: Moments) -> None:
         if "buckets" in store.unsupported:
             pytest.skip("this layout has no buckets")
-        peer.layout = Buckets(10)
         tick(store)
-        peer.push(queue, pushes([{"b": str(n)} for n in range(8)]))
+        peer.push(queue, pushes([{"b": str(n)} for n in range(8)]), layout=Buckets(10))
         found = pushed_by_payload(messages_of(store.peek(queue)))
         moments |= {payload: moment for payload, moment in found.items() if payload not in moments}
         assert len(set(moments.values())) == 4

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from spark_queue.messages.buckets import Buckets
+from spark_queue.messages.buckets import Buckets, Layout
 from spark_queue.messages.message import pushes
 from spark_queue.stores.base import Store
 from spark_queue.stores.conformance.helpers import payloads_of
@@ -16,9 +16,9 @@ from spark_queue.stores.types import Reserved
 KB = 1024
 
 
-def push_sizes(store: Store, queue: str, sizes: Sequence[int]) -> None:
+def push_sizes(store: Store, queue: str, sizes: Sequence[int], layout: Layout = None) -> None:
     """Push messages of these sizes, numbered in order."""
-    store.push(queue, pushes([{"n": str(n), "x": "y" * size} for n, size in enumerate(sizes)]))
+    store.push(queue, pushes([{"n": str(n), "x": "y" * size} for n, size in enumerate(sizes)]), layout=layout)
 
 
 def numbers(store: Store, queue: str, tag: str, reserved: Reserved) -> list[int]:
@@ -103,8 +103,7 @@ class SizedContract:
     ) -> None:
         if "buckets" in store.unsupported:
             pytest.skip("this layout has no buckets")
-        store.layout = Buckets(16, compression)  # they are compressed to almost nothing
-        push_sizes(store, queue, [10 * KB] * 64)
+        push_sizes(store, queue, [10 * KB] * 64, Buckets(16, compression))  # compressed to almost nothing
         found = store.reserve_bytes(queue, "c/1", 64, 350 * KB)
         assert found.rows == [32] and found.full, "whole buckets"
         small = store.reserve_bytes(queue, "c/2", 64, 90 * KB)

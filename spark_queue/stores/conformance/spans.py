@@ -104,6 +104,5 @@ class SpansContract:
         from spark_queue.messages.buckets import Buckets
 
         store.push(queue, pushes(list(range(30))))
-        store.layout = Buckets(10)
-        store.push(queue, pushes(list(range(30))))
+        store.push(queue, pushes(list(range(30))), layout=Buckets(10))
         assert store.spans(queue, 4, smallest=1) == [WHOLE]

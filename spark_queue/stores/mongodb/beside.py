@@ -124,9 +124,8 @@ class Beside:
     def _open(self, parameter: str) -> SignallingStore:
         """Return a store of the URL in a parameter."""
         if parameter not in self._stores:
-            store = cast("SignallingStore", Store.open_other(self._parameters[parameter]))
-            store.ns = self._ns
-            self._stores.setdefault(parameter, store)
+            url = StoreUrl.parse(self._parameters[parameter]).with_parameters(ns=self._ns)
+            self._stores.setdefault(parameter, cast("SignallingStore", Store.open_other(url)))
         return self._stores[parameter]
 
     def close(self) -> None:

@@ -77,7 +77,7 @@ class BucketStore(MongoStore):
     form: ClassVar[Form] = bucket_form(
         tuple(COUNT_INDEX if one is BUCKETS_INDEX else one for one in INDEXES), OLD_INDEXES
     )
-    layout: Layout = Buckets(1024)  # keuss' own size
+    default_layout: ClassVar[Layout] = Buckets(1024)  # keuss' own size
 
     _rows_field: ClassVar[str] = "n"
     _content_field: ClassVar[str] = "b"

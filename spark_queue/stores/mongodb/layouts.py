@@ -66,8 +66,8 @@ class HistoryStore(MongoStore):
     parameters: ClassVar[tuple[str, ...]] = (*MongoStore.parameters, "ttl")
     always_keeps_history: ClassVar[bool] = True
 
-    def __init__(self, url: str, *, retry_timeout: int = 5_000) -> None:
-        super().__init__(url, retry_timeout=retry_timeout)
+    def __init__(self, url: str, *, retry_timeout: int = 5_000, create: bool = True) -> None:
+        super().__init__(url, retry_timeout=retry_timeout, create=create)
         text = self._address.parameters.get("ttl", "3600")
         seconds = float(text) if text.isdecimal() else 0  # `int` refuses thousands of digits
         if not 1 <= seconds <= MAX_TTL:
@@ -103,8 +103,8 @@ class PipelineStore(MongoStore):
         tuple(map(_per_queue_index, INDEXES)), tuple(map(_per_queue_index, OLD_INDEXES))
     )
 
-    def __init__(self, url: str, *, retry_timeout: int = 5_000) -> None:
-        super().__init__(url, retry_timeout=retry_timeout)
+    def __init__(self, url: str, *, retry_timeout: int = 5_000, create: bool = True) -> None:
+        super().__init__(url, retry_timeout=retry_timeout, create=create)
         self.pipeline = self._address.parameters.get("pipeline", "default")
         self._own_prefix = f"{OWN_PREFIX}{self.layout_name}.{self.pipeline}."
         super().check_queue(self.pipeline)

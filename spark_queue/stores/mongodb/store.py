@@ -331,9 +331,9 @@ class MongoStore(SignallingStore):
         _database_in(address.url)
         return url
 
-    def __init__(self, url: str, *, retry_timeout: int = 5_000) -> None:
+    def __init__(self, url: str, *, retry_timeout: int = 5_000, create: bool = True) -> None:
         """Connect to nothing yet. Raises `OptionError` for an invalid URL."""
-        super().__init__(url, retry_timeout=retry_timeout)
+        super().__init__(url, retry_timeout=retry_timeout, create=create)
         self._own_prefix = OWN_PREFIX  # the prefix of our own collections
         self._database_name = _database_in(self._address.url)
         self._lock: threading.Lock

@@ -40,6 +40,7 @@ import redis
 
 from spark_queue.errors import OptionError
 from spark_queue.fork_locks import add_lock
+from spark_queue.messages.buckets import Layout
 from spark_queue.messages.json_text import load_json
 from spark_queue.messages.schema import MESSAGES
 from spark_queue.options.url import StoreUrl
@@ -170,8 +171,8 @@ class RfqStore(ListStore):
             )
         return url
 
-    def __init__(self, url: str, *, retry_timeout: int = 5_000) -> None:
-        super().__init__(url, retry_timeout=retry_timeout)
+    def __init__(self, url: str, *, retry_timeout: int = 5_000, create: bool = True) -> None:
+        super().__init__(url, retry_timeout=retry_timeout, create=create)
         #: Whether pushed and published messages go to the front of the topic, in their order.
         self.front = self._address.parameters.get("front") == "true"
 
@@ -188,8 +189,8 @@ class RfqStore(ListStore):
     def native_ids(self, made: pa.Array) -> pa.Array:
         return pa.array(_uuid_generator.take(len(made)), pa.string())
 
-    def _to_records(self, queue: str, batch: pa.RecordBatch) -> pa.RecordBatch:
-        batch = super()._to_records(queue, batch)
+    def _to_records(self, queue: str, batch: pa.RecordBatch, layout: Layout) -> pa.RecordBatch:
+        batch = super()._to_records(queue, batch, layout)
         payloads: list[bytes] = []
         wrong: dict[int, str] = {}
         columns = (batch.column(name).to_pylist() for name in ("payload", "payload_kind"))

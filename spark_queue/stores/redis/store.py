@@ -154,8 +154,8 @@ class RedisStore(SignallingStore):
         RedisAddress.parse(url)
         return url
 
-    def __init__(self, url: str, *, retry_timeout: int = 5_000) -> None:
-        super().__init__(url, retry_timeout=retry_timeout)
+    def __init__(self, url: str, *, retry_timeout: int = 5_000, create: bool = True) -> None:
+        super().__init__(url, retry_timeout=retry_timeout, create=create)
         self._connections = ServerConnections(RedisAddress.parse(self.url))
 
     # --- the connection ---------------------------------------------------------------------------
@@ -396,7 +396,7 @@ class RedisStore(SignallingStore):
         rows = zip(batch.column("id").to_pylist(), dues, documents, strict=True)
         new = list(chain.from_iterable(rows))
         old = [single_run(tag or "", one.mature, one.id) for one in records]
-        return bool(self._run("recast", queue, tag or "", len(new), *new, *old))
+        return bool(self._run("replace", queue, tag or "", len(new), *new, *old))
 
     def _page(self, queue: str, tag: str, after: DueId | None, rows: int) -> Records:
         cursor = single_run(tag, *after) if after else b""
@@ -555,7 +555,7 @@ class RedisStore(SignallingStore):
         start = to.encode() + b"\0"
         members = self._read_single_runs(queue, tag, ids)
         transferred = sorted(member for member in members if not member.startswith(start))  # by tag
-        return self._settle_runs("retag", queue, (to, _lease_argument(lease)), transferred)
+        return self._settle_runs("transfer", queue, (to, _lease_argument(lease)), transferred)
 
     def _settle_and_hand_out(
         self, queue: str, tag: str, records: Sequence[Record], how: Commit | Rollback, next: HandOut
@@ -567,7 +567,7 @@ class RedisStore(SignallingStore):
             due = "" if how.delay is None else min(self._now() + how.delay, MAX_TIME_MS)
             settle = "rollback", (tag, due, int(how.failed), 1, *runs)
         handed_out = single_run(unseen_tag(next.tag), next.record.mature, next.record.id)
-        transfer = "retag", (seen_tag(next.tag), _lease_argument(next.lease), handed_out)
+        transfer = "transfer", (seen_tag(next.tag), _lease_argument(next.lease), handed_out)
         if len(runs) > SCRIPT_CHUNK:
             return 0, self._run_each(queue, transfer)[0][0]
         settled, transferred = self._run_each(queue, settle, transfer)

@@ -1,72 +1,16 @@
-"""Retries of failed messages, and their end in the dead-letter queue, for all stores."""
+"""What queries note about the messages that they settle, and where their dead letters go."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
 from typing import Any
 
-from spark_queue.errors import OptionError, plural
+from spark_queue.errors import OptionError
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.owner import live_consumer
-from spark_queue.stores.types import DeadLetterInfo, queue_note_key
+from spark_queue.stores.types import queue_note_key
 
 SETTLED_NOTE, HISTORY_NOTE = "settled", "history"  #: kinds of notes about consumers of one name
-
-
-def dead_letter_exhausted(store: Store, queue: str, tag: str, max_tries: int, dead: str, history: int) -> int:
-    """Move messages of `tag` that have already failed `max_tries` times to the queue `dead`.
-
-    Return their number. They failed before this reservation, so no error is known. The history
-    keeps them for `history` ms.
-    """
-    reason = f"failed {plural(max_tries, 'time')}: it was rolled back, or its lease ended; no error is known"
-    dead_letter = DeadLetterInfo(reason, history=history)
-    return store.move(queue, dead, tag=tag, min_tries=max_tries, dead_letter=dead_letter)
-
-
-def roll_back_or_dead_letter(
-    store: Store,
-    queue: str,
-    tag: str,
-    ids: Sequence[str] | None = None,
-    *,
-    delay: int = 0,
-    max_tries: int | None = None,
-    dead: str = "",
-    reason: str | None = None,
-    history: int = 0,
-) -> tuple[int, int]:
-    """Roll back messages of `tag` (only `ids`, if given) as failed, mature in `delay` ms.
-
-    A message that has then failed `max_tries` times moves to the queue `dead` instead, with
-    `reason` in its headers. The history keeps it for `history` ms. Return the numbers rolled back
-    and moved. Each message goes one way or the other, atomically. Repeat the call if it fails.
-    """
-    moved = dead_letter_failed(store, queue, tag, ids, max_tries=max_tries, dead=dead, reason=reason, history=history)
-    return store.rollback(queue, tag, ids, delay=delay), moved
-
-
-def dead_letter_failed(
-    store: Store,
-    queue: str,
-    tag: str,
-    ids: Sequence[str] | None = None,
-    *,
-    max_tries: int | None,
-    dead: str,
-    tries: int | None = None,
-    reason: str | None = None,
-    history: int = 0,
-) -> int:
-    """Move messages of `tag` that have failed for the last time to the queue `dead`.
-
-    Return their number. `tries`: the most tries that one of them had before, if that is known.
-    """
-    if max_tries is None or (tries is not None and tries + 1 < max_tries):
-        return 0
-    dead_letter = DeadLetterInfo(reason or f"failed {plural(max_tries, 'time')}", failed=1, history=history)
-    return store.move(queue, dead, tag=tag, ids=ids, min_tries=max_tries - 1, dead_letter=dead_letter)
 
 
 def add_settled(store: Store, queue: str, consumer: str, rows: int) -> None:

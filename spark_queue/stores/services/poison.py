@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from spark_queue.stores.base import Store
-from spark_queue.stores.types import DeadLetterInfo, queue_note_key
+from spark_queue.stores.queue import StoredQueue
+from spark_queue.stores.services.retry import retry_delay
+from spark_queue.stores.types import queue_note_key
 
 log = logging.getLogger(__name__)
 
@@ -37,9 +38,6 @@ MAX_DEATHS = 2
 #: Into how many parts a batch that fails is split.
 BATCH_PARTS = 16
 
-#: The longest delay of a message that fails alone (ms).
-MAX_DELAY_MS = 3_600_000
-
 #: The reason for a message that failed alone, if no error of that run is known.
 NO_ERROR = (
     "its batch failed with this message alone, and Spark gave no error for that: the driver was killed, the run "
@@ -47,28 +45,17 @@ NO_ERROR = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PoisonRules:
-    """Options for a message that fails alone. `delay`, `lease`, `history`: ms."""
-
-    delay: int
-    lease: int | None
-    max_tries: int | None
-    dead: str
-    history: int = 0
-
-
 class PoisonMessageHandler:
     """Finds the poison messages in failed batches of one consumer (`name/epoch`)."""
 
-    def __init__(self, store: Store, queue: str, consumer: str, rules: PoisonRules) -> None:
-        self._store = store
-        self._queue = queue
+    def __init__(self, stored: StoredQueue[Store], consumer: str) -> None:
+        """Settle messages that fail alone as the policy of `stored` says."""
+        self._stored = stored
+        self._store, self._queue = stored.store, stored.name
         self._consumer = consumer
-        self._rules = rules
-        self._key = _note_key(queue, consumer)
+        self._key = _note_key(self._queue, consumer)
         self.parked_tag = f"{consumer}/parked"
-        self.may_have_parked = store.note(self._key) is not None  #: whether groups may be parked
+        self.may_have_parked = self._store.note(self._key) is not None  #: whether groups may be parked
 
     def handle_rerun(self, tag: str, deaths: int = 0) -> None:
         """Count a new run of a batch that has failed; split it, or settle its last message.
@@ -97,7 +84,7 @@ class PoisonMessageHandler:
             self._delete_note()
             return 0
         # Messages prefetched for this batch sort after the groups, whose names begin with a digit.
-        self._store.transfer(self._queue, tag, f"{self.parked_tag}/ahead", lease=self._rules.lease)
+        self._store.transfer(self._queue, tag, f"{self.parked_tag}/ahead", lease=self._stored.lease)
         # It has failed in a larger batch, so it is split as soon as it fails again.
         self._update(lambda _: _new_note(self._batch_number(tag), MAX_FAILED_RUNS))
         return self._store.transfer(self._queue, group.tag, f"{tag}/0", lease=lease)
@@ -145,25 +132,25 @@ class PoisonMessageHandler:
         seq, _, by = str(self._batch_number(tag)).partition(".")
         for number, start in enumerate(range(size, len(ids), size)):
             group = f"{self.parked_tag}/{int(seq):012}{by and '.' + by}-{number:03}"
-            self._store.transfer(self._queue, tag, group, ids[start : start + size], lease=self._rules.lease)
+            self._store.transfer(self._queue, tag, group, ids[start : start + size], lease=self._stored.lease)
         log.warning(
             "batch %s of %s fails again and again: %d of its %d messages are tried now, the others after them",
             tag, self._queue, size, len(ids),
         )  # fmt: skip
 
     def _handle_failed_alone(self, tag: str, tries: int, reason: str) -> None:
-        rules, queue = self._rules, self._queue
-        if rules.max_tries is None:
-            delay = min(rules.delay << min(tries, 40), MAX_DELAY_MS)
+        stored, queue = self._stored, self._queue
+        if stored.max_tries is None:
+            delay = retry_delay(stored.retry, tries)
             if self._store.rollback(queue, tag, delay=delay):
                 log.warning("a message of %s makes its batch fail: tried again in %d ms (%s)", queue, delay, reason)
             return
         failures = self._update(lambda value: {"alone": value.get("alone", 0) + 1})["alone"]
-        dead_letter = DeadLetterInfo(reason, failed=failures, history=rules.history)
-        if tries + failures >= rules.max_tries and self._store.move(
-            queue, rules.dead, tag=tag, dead_letter=dead_letter
-        ):
-            log.warning("a message of %s makes its batch fail: moved to %s (%s)", queue, rules.dead, reason)
+        if tries + failures < stored.max_tries:
+            return
+        if stored.dead_letter(tag, reason=reason, failed=failures):
+            dead = stored.dead_letter_queue
+            log.warning("a message of %s makes its batch fail: moved to %s (%s)", queue, dead, reason)
 
     def _last_error(self) -> str | None:
         """Return the error of the last run that worked on this batch; `None` if unknown."""

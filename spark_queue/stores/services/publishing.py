@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from spark_queue.errors import CheckpointError, StoreError, plural
 from spark_queue.stores.base import Store
@@ -38,6 +38,27 @@ from spark_queue.stores.services.sink_ledgers import Ledgers, read_ledgers, went
 from spark_queue.stores.types import Note
 
 log = logging.getLogger(__name__)
+
+
+class Proposal(NamedTuple):
+    """A staged batch: its stages, how many rows they have in each database, and their hashes."""
+
+    batch: int
+    stages: tuple[str, ...]
+    rows: Mapping[str, int]
+    hashes: bytes | None
+
+
+class Decided(NamedTuple):
+    """The ledgers, one of which has a decision on a batch or on a later one.
+
+    `published`: how many messages of the decision before it became visible now. `is_own`: whether
+    this process has just made it.
+    """
+
+    ledgers: Ledgers
+    published: int
+    is_own: bool = False
 
 
 class Publisher:
@@ -69,41 +90,14 @@ class Publisher:
         writes. Raises `StoreError` if rows of an undecided batch are gone. Then nothing of the
         batch becomes visible in that database.
         """
-        published, saved = 0, None
-        while True:
-            ledgers = read_ledgers(self._stores, self._sink, create=True)
-            if ledgers.is_decided(batch, writer):
-                break
-            staged = {name: self._staged(name) for name in self._stores}
-            took, again = self._complete(ledgers, staged)
-            published += again
-            if took or not self._has_all(ledgers, staged, batch, stages, rows):
-                continue
-            name = ledgers.coordinator
-            before = ledgers.found[name]
-            shares = ledgers.shares(batch, rows)
-            value = note_value(before.id if before else None, batch, stages, shares)
-            if hashes is not None:
-                value["rows"] = saved = row_hashes.save_hashes(self._stores[name], self._sink, batch, hashes)
-            if self._replace(name, before, value):
-                hashes = None  # they are those that it has
-                note = Note(value, before.version + 1 if before else 1)
-                ledgers = Ledgers(self._sink, {**ledgers.found, name: Ledger.from_note(self._sink, note)})
-                break
-        decided = ledgers.last
+        found = self._decide(Proposal(batch, tuple(stages), rows, hashes), writer)
+        decided = found.ledgers.last
         assert decided is not None
-        if decided.batch == batch:
-            if saved != decided.rows:
-                row_hashes.delete_hashes(self._stores[ledgers.coordinator], saved)  # another process decided first
-            self._check_rows(ledgers, decided, hashes, writer)
-            return published + self._finish(ledgers, decided)
-        log.warning(
-            "txnVersion %d of txnAppId %s is below %d, the last one that was written: nothing was written",
-            batch, self._sink, decided.batch,
-        )  # fmt: skip
-        for name in self._stores:
-            self._discard(name, batch)
-        return published
+        if decided.batch != batch:
+            return found.published + self._leave_out(batch, decided)
+        if not found.is_own:
+            self._check_rows(found.ledgers, decided, hashes, writer)
+        return found.published + self._finish(found.ledgers, decided)
 
     def complete(self, *, rest: bool = False) -> int:
         """Publish what was decided last, in all databases; return how many became visible now.
@@ -115,7 +109,37 @@ class Publisher:
         staged = {name: self._staged(name) for name in self._stores}
         return self._complete(ledgers, staged, rest=rest)[1]
 
-    # --- what was decided -------------------------------------------------------------------------
+    # --- 1. decide --------------------------------------------------------------------------------
+
+    def _decide(self, proposal: Proposal, writer: Writer) -> Decided:
+        """Decide a batch, unless that is done. The last decision is published first.
+
+        Raises as `publish_batch`.
+        """
+        batch, published, saved = proposal.batch, 0, None
+        while True:
+            ledgers = read_ledgers(self._stores, self._sink, create=True)
+            if ledgers.is_decided(batch, writer):
+                break
+            staged = {name: self._staged(name) for name in self._stores}
+            took, again = self._complete(ledgers, staged)
+            published += again
+            if took or not self._has_all(ledgers, staged, proposal):
+                continue
+            name = ledgers.coordinator
+            before = ledgers.found[name]
+            shares = ledgers.shares(batch, proposal.rows)
+            value = note_value(before.id if before else None, batch, proposal.stages, shares)
+            if proposal.hashes is not None:
+                saved = row_hashes.save_hashes(self._stores[name], self._sink, batch, proposal.hashes)
+                value["rows"] = saved
+            if self._replace(name, before, value):
+                note = Note(value, before.version + 1 if before else 1)
+                own = Ledger.from_note(self._sink, note)
+                return Decided(Ledgers(self._sink, {**ledgers.found, name: own}), published, is_own=True)
+        if ledgers.last and saved != ledgers.last.rows:
+            row_hashes.delete_hashes(self._stores[ledgers.coordinator], saved)  # another process decided first
+        return Decided(ledgers, published)
 
     def _complete(
         self, ledgers: Ledgers, staged: Mapping[str, Counter[str]], *, rest: bool = False
@@ -138,6 +162,63 @@ class Publisher:
                 published += self._stores[name].publish(decided.stages)  # the server has lost this publish
         return took, published
 
+    def _has_all(self, ledgers: Ledgers, staged: Mapping[str, Counter[str]], proposal: Proposal) -> bool:
+        """Return whether all rows of a batch are staged; false if the ledgers have changed.
+
+        Raises `StoreError` if another process has discarded some.
+        """
+        rows = proposal.rows
+        left = {name: sum(staged[name][one] for one in proposal.stages) for name in self._stores}
+        if all(left[name] == rows.get(name, 0) for name in left):
+            return True
+        if read_ledgers(self._stores, self._sink).found != ledgers.found:
+            return False  # another process has just published it
+        raise StoreError(
+            f"batch {proposal.batch} of sink {self._sink!r}: {plural(sum(rows.values()), 'row')} staged, "
+            f"{sum(left.values()):,} left: another process discarded some; nothing was published, "
+            "and the batch can be written again",
+            sink=self._sink,
+            batch=proposal.batch,
+        )
+
+    # --- 2. compare the rows of a batch that comes again ------------------------------------------
+
+    def _check_rows(self, ledgers: Ledgers, decided: Ledger, hashes: bytes | None, writer: Writer) -> None:
+        """Raise `CheckpointError` if a decided batch has other rows now; in a job, log it."""
+        written = None if hashes is None else self._written_hashes(ledgers, decided)
+        if hashes is None or written is None or not (unwritten := row_hashes.count_unwritten(hashes, written)):
+            return
+        if writer is Writer.JOB:
+            log.warning(
+                "txnVersion %d of txnAppId %s was written before, without %s that it has now: nothing was written",
+                decided.batch, self._sink, plural(unwritten, "row"),
+            )  # fmt: skip
+            return
+        raise CheckpointError(
+            f"batch {decided.batch} of sink {self._sink!r} is written, and comes again with "
+            f"{plural(unwritten, 'row')} that it did not have: they would be lost. Nothing was written now. "
+            "Start the query with a new checkpoint; in foreachBatch set a new txnAppId, and another one for each "
+            "write of a batch. If the query makes other rows each time it runs (random values, the clock), set "
+            "replayCheck=none: then they are left out",
+            sink=self._sink,
+            batch=decided.batch,
+        )
+
+    def _written_hashes(self, ledgers: Ledgers, decided: Ledger) -> bytes | None:
+        """Return the hashes of a decided batch; `None` if those of a database are unknown.
+
+        Each database had its own in earlier versions.
+        """
+        if decided.shares or len(self._stores) == 1:
+            return row_hashes.load_hashes(self._stores[ledgers.name_of(decided)], decided.rows)
+        found = [
+            row_hashes.load_hashes(self._stores[name], one.rows if one and one.batch == decided.batch else None)
+            for name, one in ledgers.found.items()
+        ]
+        return None if None in found else b"".join(one for one in found if one)
+
+    # --- 3. publish, and discard the rest ---------------------------------------------------------
+
     def _finish(self, ledgers: Ledgers, decided: Ledger) -> int:
         """Publish a decision in all databases, and discard the other stages up to its batch.
 
@@ -152,6 +233,18 @@ class Publisher:
             if one and one.batch == decided.batch:
                 row_hashes.delete_hashes(self._stores[name], one.rows_before)
         return published
+
+    def _leave_out(self, batch: int, decided: Ledger) -> int:
+        """Discard what was staged for a batch that a job has written before; return 0."""
+        log.warning(
+            "txnVersion %d of txnAppId %s is below %d, the last one that was written: nothing was written",
+            batch, self._sink, decided.batch,
+        )  # fmt: skip
+        for name in self._stores:
+            self._discard(name, batch)
+        return 0
+
+    # --- one database -----------------------------------------------------------------------------
 
     def _take(self, name: str, ledger: Ledger | None, decided: Ledger, *, rest: bool = False) -> None:
         """Take a decision into the ledger of a database, unless it has it.
@@ -209,8 +302,6 @@ class Publisher:
             row_hashes.delete_hashes(self._stores[name], before.rows)
         return replaced
 
-    # --- staged rows ------------------------------------------------------------------------------
-
     def _staged(self, name: str) -> Counter[str]:
         """Return the number of rows of each stage in a database."""
         staged: Counter[str] = Counter()
@@ -218,69 +309,8 @@ class Publisher:
             staged[one.stage] += one.rows
         return staged
 
-    def _has_all(
-        self,
-        ledgers: Ledgers,
-        staged: Mapping[str, Counter[str]],
-        batch: int,
-        stages: Sequence[str],
-        rows: Mapping[str, int],
-    ) -> bool:
-        """Return whether all rows of a batch are staged; false if the ledgers have changed.
-
-        Raises `StoreError` if another process has discarded some.
-        """
-        left = {name: sum(staged[name][one] for one in stages) for name in self._stores}
-        if all(left[name] == rows.get(name, 0) for name in left):
-            return True
-        if read_ledgers(self._stores, self._sink).found != ledgers.found:
-            return False  # another process has just published it
-        raise StoreError(
-            f"batch {batch} of sink {self._sink!r}: {plural(sum(rows.values()), 'row')} staged, "
-            f"{sum(left.values()):,} left: another process discarded some; nothing was published, "
-            "and the batch can be written again",
-            sink=self._sink,
-            batch=batch,
-        )
-
     def _discard(self, name: str, batch: int, keep: Sequence[str] = ()) -> None:
         """Discard the stages of a database up to a batch, but those to keep."""
         for number in {batch_of(one) for one in self._staged(name)}:
             if number <= batch:
                 self._stores[name].unstage(f"{self._sink}/{number}", keep=keep)
-
-    # --- rows that come again ---------------------------------------------------------------------
-
-    def _check_rows(self, ledgers: Ledgers, decided: Ledger, hashes: bytes | None, writer: Writer) -> None:
-        """Raise `CheckpointError` if a decided batch has other rows now; in a job, log it."""
-        written = None if hashes is None else self._written_hashes(ledgers, decided)
-        if hashes is None or written is None or not (unwritten := row_hashes.count_unwritten(hashes, written)):
-            return
-        if writer is Writer.JOB:
-            log.warning(
-                "txnVersion %d of txnAppId %s was written before, without %s that it has now: nothing was written",
-                decided.batch, self._sink, plural(unwritten, "row"),
-            )  # fmt: skip
-            return
-        raise CheckpointError(
-            f"batch {decided.batch} of sink {self._sink!r} is written, and comes again with "
-            f"{plural(unwritten, 'row')} that it did not have: they would be lost. Nothing was written now. "
-            "Start the query with a new checkpoint; in foreachBatch set a new txnAppId, and another one for each "
-            "write of a batch. If the query makes other rows each time it runs (random values, the clock), set "
-            "replayCheck=none: then they are left out",
-            sink=self._sink,
-            batch=decided.batch,
-        )
-
-    def _written_hashes(self, ledgers: Ledgers, decided: Ledger) -> bytes | None:
-        """Return the hashes of a decided batch; `None` if those of a database are unknown.
-
-        Each database had its own in earlier versions.
-        """
-        if decided.shares or len(self._stores) == 1:
-            return row_hashes.load_hashes(self._stores[ledgers.name_of(decided)], decided.rows)
-        found = [
-            row_hashes.load_hashes(self._stores[name], one.rows if one and one.batch == decided.batch else None)
-            for name, one in ledgers.found.items()
-        ]
-        return None if None in found else b"".join(one for one in found if one)

@@ -106,8 +106,8 @@ class SignalSender:
 class SignallingStore(Store):
     """A store whose database has signals."""
 
-    def __init__(self, url: str, *, retry_timeout: int = 5_000) -> None:
-        super().__init__(url, retry_timeout=retry_timeout)
+    def __init__(self, url: str, *, retry_timeout: int = 5_000, create: bool = True) -> None:
+        super().__init__(url, retry_timeout=retry_timeout, create=create)
         self._address = StoreUrl.parse(self.url)
         self.ns = self._address.parameters.get("ns", "N")
         self._sender = SignalSender(self._try_to_send)

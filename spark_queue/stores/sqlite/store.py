@@ -216,8 +216,8 @@ class SqliteStore(Store):
             )
         return f"sqlite:///{os.path.abspath(path)}"
 
-    def __init__(self, url: str, *, retry_timeout: int = 5_000) -> None:
-        super().__init__(url, retry_timeout=retry_timeout)
+    def __init__(self, url: str, *, retry_timeout: int = 5_000, create: bool = True) -> None:
+        super().__init__(url, retry_timeout=retry_timeout, create=create)
         self._path = self.url.removeprefix("sqlite:///")
         self._connection = SharedConnection(self.url, self._open_shared)
         self._change_poll = ChangePoll(self._file_version)

@@ -64,6 +64,13 @@ class Records(NamedTuple):
     damaged: Mapping[int, str] = _NO_DAMAGE
     payloads_valid: bool = False
 
+    def readable(self) -> pa.RecordBatch:
+        """Return the rows without damaged records."""
+        if not self.damaged:
+            return self.batch
+        kept = [row for row in range(self.batch.num_rows) if row not in self.damaged]
+        return self.batch.take(pa.array(kept, pa.int64()))
+
 
 #: The page after the last one.
 EMPTY_PAGE = Records(NO_MESSAGES)

@@ -81,8 +81,7 @@ def dead_letter_damaged(
             "spark-queue doctor URL",
             plural(len(aside), "record"), queue, dead, SET_ASIDE_TAG,
         )  # fmt: skip
-    kept = [row for row in range(records.batch.num_rows) if row not in records.damaged]
-    return records.batch.take(pa.array(kept, pa.int64()))
+    return records.readable()
 
 
 def _make_letters(store: RecordStore, queue: str, damaged: pa.RecordBatch) -> list[DamagedLetter]:

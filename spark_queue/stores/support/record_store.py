@@ -7,9 +7,9 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 import pyarrow as pa
 
-from spark_queue.messages.buckets import Record
+from spark_queue.messages.buckets import Layout, Record
 from spark_queue.stores.support.damaged import Records
-from spark_queue.stores.types import Condition, LayoutFeature, Reservation
+from spark_queue.stores.types import Condition, DeadLetterInfo, LayoutFeature, Reservation, Reserved
 
 T = TypeVar("T")
 
@@ -44,3 +44,40 @@ class RecordStore(Protocol):
     def _replace_records(
         self, queue: str, tag: str | None, records: Sequence[Record], batch: pa.RecordBatch
     ) -> bool: ...
+
+
+class QueueStore(RecordStore, Protocol):
+    """The part of `Store` that a `StoredQueue` uses."""
+
+    def push(self, queue: str, batch: pa.RecordBatch, *, layout: Layout = ...) -> int: ...
+    def stage(self, queue: str, stage: str, batch: pa.RecordBatch, *, layout: Layout = ...) -> int: ...
+    def layout_of(self, queue: str) -> Layout: ...
+    def reserve_bytes(
+        self,
+        queue: str,
+        tag: str,
+        limit: int,
+        max_bytes: int | None,
+        *,
+        partitions: int = ...,
+        min_partitions: int = ...,
+        lease: int | None = ...,
+        before: int = ...,
+        unseen: bool = ...,
+    ) -> Reserved: ...
+    def read_reserved(self, queue: str, tag: str, *, check_json: bool = ...) -> Iterator[Records]: ...
+    def move(
+        self,
+        queue: str,
+        to: str,
+        *,
+        tag: str | None = ...,
+        ids: Sequence[str] | None = ...,
+        min_tries: int = ...,
+        dead_letter: DeadLetterInfo | None = ...,
+    ) -> int: ...
+    def rollback(
+        self, queue: str, tag: str, ids: Sequence[str] | None = ..., *, delay: int | None = ..., failed: bool = ...
+    ) -> int: ...
+    def renew(self, queue: str, tag: str, lease: int | None) -> int: ...
+    def wait(self, queue: str, timeout: int, *, hint: bool = ...) -> bool: ...

@@ -11,7 +11,7 @@ import pytest
 
 from spark_queue import FencedError, Queue, open_store
 from spark_queue.messages.message import pushes
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.roles import parse_options
 from spark_queue.spark.read import abandoned
 from spark_queue.spark.read.abandoned import SHARE_OF_TIME, AbandonedEpochs
 from spark_queue.spark.read.consumer import Consumer
@@ -39,7 +39,7 @@ def consumers():
             "waitTimeout": "50ms",
             "maxRecordsPerTrigger": "20",
         } | options
-        made.append(Consumer(QueueOptions.parse(raw, "stream", "snapshot")))
+        made.append(Consumer(parse_options(raw, "stream")))
         return made[-1]
 
     yield make

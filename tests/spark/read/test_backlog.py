@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from spark_queue import Queue, open_store
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.roles import parse_options
 from spark_queue.spark.read import backlog
 from spark_queue.spark.read.consumer import Consumer
 from spark_queue.spark.read.log_reader import LogReader
@@ -34,7 +34,7 @@ def planner(request, any_url, name, other, monkeypatch):
         inputs = {"a": {"queue": name} | mode, "b": {"queue": other} | mode}
         raw |= {"inputs": json.dumps(inputs), "combine": kind}
     kinds: dict[str, Any] = {"queue": Consumer, "log": LogReader}
-    planner = kinds.get(kind, MultiInputPlanner)(QueueOptions.parse(raw, "stream", "snapshot"))
+    planner = kinds.get(kind, MultiInputPlanner)(parse_options(raw, "stream"))
     yield planner
     planner.close()
 
@@ -55,7 +55,9 @@ def test_a_busy_query_counts_for_each_report(planner, any_url, name, other):
             assert end != start
             report = planner.backlog()
             # A log counts from the end of the last batch on that has begun.
-            rows = 4 * batch if planner._options.mode == "log" or "retained" in str(report) else 4 * (batch + 1)
+            rows = (
+                4 * batch if planner._options.reading.mode == "log" or "retained" in str(report) else 4 * (batch + 1)
+            )
             alts = planner._options.combine == "alts"
             expected = 60 - rows if alts else (30 - rows) * len(sizes_of(report))
             assert sum(sizes_of(report)) == expected, "of all inputs, those of this moment"
@@ -66,7 +68,7 @@ def test_a_busy_query_counts_for_each_report(planner, any_url, name, other):
 def test_dead_letters_are_in_the_report(any_url, name):
     with Queue(any_url, name) as queue, Queue(any_url, f"{name}.dead") as dead:
         queue.push_many([{"n": n} for n in range(3)])
-        options = QueueOptions.parse({"url": any_url, "queue": name, "waitTimeout": "10ms"}, "stream")
+        options = parse_options({"url": any_url, "queue": name, "waitTimeout": "10ms"}, "stream")
         consumer = Consumer(options)
         try:
             assert consumer.backlog()["dead"] == 0

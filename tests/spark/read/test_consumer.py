@@ -16,7 +16,7 @@ import pytest
 
 from spark_queue import CheckpointError, FencedError, Queue, StoreError, open_store
 from spark_queue.messages.message import messages
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.roles import parse_options
 from spark_queue.spark.read import backlog, batches
 from spark_queue.spark.read import lease_renewer as keeper
 from spark_queue.spark.read import prefetch as ahead
@@ -45,7 +45,7 @@ def consumers():
 
     def make(url, queue, **options):
         raw = {"url": url, "queue": queue, "numPartitions": "2", "waitTimeout": "50ms"} | options
-        made.append(Consumer(QueueOptions.parse(raw, "stream", "snapshot")))
+        made.append(Consumer(parse_options(raw, "stream")))
         return made[-1]
 
     yield make

@@ -10,7 +10,7 @@ import pytest
 from spark_queue import Queue, open_store
 from spark_queue.messages.columns import header_dicts
 from spark_queue.options.queue_names import dead_letter_queue
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.roles import parse_options
 from spark_queue.spark.read.fetch import FetchRange, fetch_messages
 from tests import odd, registered
 from tests.spark.conftest import Harness
@@ -92,7 +92,7 @@ def test_a_log_shows_them_at_their_positions(q):
 
 
 def test_of_several_inputs_each_message_keeps_its_place(sqlite_url, name):
-    options = QueueOptions.parse({"url": sqlite_url, "queue": name}, "stream", "snapshot")
+    options = parse_options({"url": sqlite_url, "queue": name}, "stream")
     with Queue(sqlite_url, name) as queue:
         queue.push({"n": 1}, mature=datetime.fromtimestamp(1, UTC))
         odd.put("sqlite/", sqlite_url, name, {"id": odd.BUCKET, "payload": b"garbage", "rows": 3}, mature=5_000)

@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from spark_queue.errors import OptionError
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.roles import parse_options
 from spark_queue.spark.read.consumer import Consumer
 from spark_queue.stores.services.dead_letters import history_of
 from spark_queue.stores.services.owner import revoke
@@ -15,7 +15,7 @@ from spark_queue.stores.services.owner import revoke
 
 def consumer(url, queue, **options):
     raw = {"url": url, "queue": queue, "waitTimeout": "50ms", "consumer": "etl"} | options
-    return closing(Consumer(QueueOptions.parse(raw, "stream")))
+    return closing(Consumer(parse_options(raw, "stream")))
 
 
 @pytest.mark.every_store
@@ -24,7 +24,7 @@ def test_a_stream_is_refused_while_another_one_would_move_its_dead_letters_back(
     with consumer(any_url, a, deadLetterQueue=b) as first:
         first.next(first.initial, 1)  # it becomes the owner of its consumer
         with pytest.raises(OptionError, match=f"'{b}'|'{a}'") as caught:
-            Consumer(QueueOptions.parse({"url": any_url, "queue": b, "deadLetterQueue": a}, "stream"))
+            Consumer(parse_options({"url": any_url, "queue": b, "deadLetterQueue": a}, "stream"))
         assert f"option 'deadLetterQueue' is '{a}', whose own dead letters come back to '{b}'" in str(caught.value)
         for options in ({}, {"deadLetterQueue": f"{name}.c"}):
             with consumer(any_url, b, **options) as other:

@@ -12,7 +12,7 @@ import pytest
 
 from spark_queue import CheckpointError, FencedError, Queue, open_store
 from spark_queue.messages.message import messages
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.roles import parse_options
 from spark_queue.spark.read.consumer import Consumer
 from spark_queue.spark.read.multi_input import MultiInputPlanner
 from spark_queue.spark.read.offsets import input_offsets
@@ -35,7 +35,7 @@ def filled(any_url, name):
 def planner_of(url, name, **options):
     raw = {"url": url, "numPartitions": "2", "waitTimeout": "0s"} | options
     raw |= {} if "inputs" in raw else {"queue": name}
-    parsed = QueueOptions.parse(raw, "stream")
+    parsed = parse_options(raw, "stream")
     return (MultiInputPlanner if "inputs" in raw else Consumer)(parsed)
 
 

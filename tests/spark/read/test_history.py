@@ -92,7 +92,7 @@ def test_filters_on_the_past_give_the_same_in_the_store(any_url, name, past):
 def test_filters_on_the_past_reach_the_store():
     from pyspark.sql.datasource import EqualTo, GreaterThan, In, IsNotNull
 
-    from spark_queue.options.queue_options import QueueOptions
+    from spark_queue.options.roles import parse_options
     from spark_queue.spark.read.snapshot import FilteringReader
     from spark_queue.spark.schema import read_schema
 
@@ -105,7 +105,7 @@ def test_filters_on_the_past_reach_the_store():
     ]
     left = [GreaterThan(("processed",), moment + timedelta(microseconds=1)), IsNotNull(("consumer",))]
     for view, conditions in (("messages", 0), ("history", 3)):
-        options = QueueOptions.parse({"url": "sqlite:///q.db", "queue": "a", "view": view}, "snapshot")
+        options = parse_options({"url": "sqlite:///q.db", "queue": "a", "view": view}, "snapshot")
         reader = FilteringReader(options, read_schema(options))
         kept = list(reader.pushFilters([*taken, *left]))
         assert len(reader.conditions) == conditions

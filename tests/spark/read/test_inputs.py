@@ -11,7 +11,7 @@ from pyspark.errors import StreamingQueryException
 from spark_queue import Buckets, CheckpointError, FencedError, Queue, StoreError, open_store
 from spark_queue.admin.recovery import recover_consumer
 from spark_queue.messages.message import messages, pushes
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.roles import parse_options
 from spark_queue.spark.read.fetch import fetch_zipped
 from spark_queue.spark.read.multi_input import MultiInputPlanner
 from spark_queue.spark.read.queue_input import QueueInput
@@ -48,7 +48,7 @@ class World:
     def options(self, bindings=None, **options):
         inputs = {binding: self.inputs[binding] for binding in bindings or self.inputs}
         raw = {"urls": json.dumps(self.urls), "inputs": json.dumps(inputs), "waitTimeout": "50ms"} | options
-        return QueueOptions.parse(raw, "stream", "snapshot")
+        return parse_options(raw, "stream")
 
     def reader(self, bindings=None, **options):
         made = MultiInputPlanner(self.options(bindings, **{"numPartitions": "2"} | options))
@@ -93,7 +93,7 @@ class World:
 
 def hashes(reader, shares):
     """By row, the hash of its delivery."""
-    join = batch_joiner(read_schema(reader._options), reader._options)
+    join = batch_joiner(read_schema(reader._options), reader._options.content)
     pages = [join(rows, share.delivery) for share in shares for rows in fetch_zipped(reader._options, share)]
     return sorted(one for page in pages for one in page.column("delivery_hash").to_pylist())
 
@@ -224,7 +224,7 @@ def test_what_others_take_meanwhile_is_made_up_for(small, monkeypatch):
     def steal(self, most):
         found = ready(self, most)
         if self is reader.members["b"] and not stolen:
-            with open_store(self._options.url) as store:
+            with open_store(self._options.database.url) as store:
                 store.reserve(self.queue, "rival", 35)
                 stolen.append(True)
         return found
@@ -594,7 +594,7 @@ def test_a_store_that_cannot_be_reached_is_told_while_alts_waits(small, tmp_path
     small.queues["b"] = ("gone", small.queues["b"][1])
     reader = small.reader(combine="alts", retryTimeout="100ms")
     with pytest.raises(StoreError, match="no/such/folder"):
-        reader._waiter.wait(1_000)
+        reader._wait(any)
     small.queues.pop("b")
 
 

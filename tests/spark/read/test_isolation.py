@@ -11,7 +11,7 @@ from pyspark.errors import StreamingQueryException
 
 from spark_queue import Queue, drain, open_store, supervise
 from spark_queue.messages.message import messages
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.roles import parse_options
 from spark_queue.spark.read.consumer import Consumer
 from spark_queue.stores.services.owner import revoke
 from spark_queue.stores.services.poison import (
@@ -45,7 +45,7 @@ class Runs:
         self.lethal = set(options.pop("lethal", ()))  # messages that kill a run
         self.before = options.pop("before", {})  # what ends a run before its tasks begin, by its number
         raw = {"url": url, "queue": name, "numPartitions": "2", "waitTimeout": "0s"} | options
-        self.options = QueueOptions.parse(raw, "stream", "snapshot")
+        self.options = parse_options(raw, "stream")
         self.poison, self.die_anyway = set(poison), die_anyway
         self.query = f"the query of {name}"  # whose notes no other test has
         self.count = 0
@@ -71,13 +71,13 @@ class Runs:
                 consumer.owned.prefetcher.pending.rows.result(20)
                 consumer.owned.prefetcher.pending = None  # not given back
             consumer.close()
-            with open_store(self.options.url) as store:  # its process is gone
+            with open_store(self.options.database.url) as store:  # its process is gone
                 revoke(store, self.options.queue, (self.end or self.start)["consumer"])
 
     def work(self, consumer):
         assert self.end is not None
         numbers = []
-        with open_store(self.options.url) as store:
+        with open_store(self.options.database.url) as store:
             shares = consumer.plan(self.start, self.end)
             if self.count in self.before:
                 raise self.before[self.count]
@@ -107,7 +107,7 @@ class Runs:
             except Killed:
                 continue
             except Died as error:
-                with open_store(self.options.url) as store:
+                with open_store(self.options.database.url) as store:
                     note_failure(store, self.query, f"run {self.count}", str(error))
         raise AssertionError(f"it still fails: {[len(one) for one in self.failed]}")
 

@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 
 from spark_queue import CheckpointError, Queue, open_store
 from spark_queue.messages.message import messages
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.roles import parse_options
 from spark_queue.spark.read.consumer import Consumer
 from spark_queue.spark.read.log_cursor import split_pieces
 from spark_queue.spark.read.log_reader import LogReader
@@ -37,7 +37,7 @@ def readers():
 
     def make(url, queue, **options):
         raw = {"url": url, "queue": queue, "mode": "log", "numPartitions": "2", "waitTimeout": "50ms"} | options
-        made.append(LogReader(QueueOptions.parse(raw, "stream", "snapshot")))
+        made.append(LogReader(parse_options(raw, "stream")))
         return made[-1]
 
     yield make
@@ -269,7 +269,7 @@ def test_the_backlog_is_that_of_the_reader(any_url, name, readers, monkeypatch):
 def test_a_checkpoint_keeps_its_mode_its_queue_and_its_reader(sqlite_url, name, readers):
     one = readers(sqlite_url, name, consumer="etl")
     start = one.initial
-    queue = Consumer(QueueOptions.parse({"url": sqlite_url, "queue": name}, "stream", "snapshot"))
+    queue = Consumer(parse_options({"url": sqlite_url, "queue": name}, "stream"))
     with pytest.raises(CheckpointError, match="with mode=log"):
         queue.next(start, 10)
     with pytest.raises(CheckpointError, match="is not one of mode=log"):

@@ -9,7 +9,7 @@ import pytest
 
 from spark_queue import Buckets, Queue, open_store
 from spark_queue.messages.message import messages, pushes
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.roles import parse_options
 from spark_queue.spark.read import memory_limit
 from spark_queue.spark.read.batch_size import FIRST_ROWS, MAX_ROWS
 from spark_queue.spark.read.consumer import Consumer
@@ -26,14 +26,13 @@ KB = 1024
 def push(url, name, sizes, layout=None):
     """Push messages of these sizes, in order."""
     with open_store(url) as store:
-        store.layout = layout
-        store.push(name, pushes([{"x": "x" * size} for size in sizes]))
+        store.push(name, pushes([{"x": "x" * size} for size in sizes]), layout=layout)
 
 
 def planner_of(url, name, **options):
     raw = {"url": url, "numPartitions": "2", "waitTimeout": "0s"} | options
     raw |= {} if "inputs" in raw else {"queue": name}
-    parsed = QueueOptions.parse(raw, "stream")
+    parsed = parse_options(raw, "stream")
     return (MultiInputPlanner if "inputs" in raw else Consumer)(parsed)
 
 
@@ -168,9 +167,7 @@ def test_an_input_whose_messages_are_large_limits_the_others(any_url, name, smal
 @pytest.mark.every_store
 def test_a_log_is_limited_by_the_bytes_of_its_messages(any_url, name, small):
     push(any_url, name, [10] * 300 + [50 * KB] * 30)
-    reader = LogReader(
-        QueueOptions.parse({"url": any_url, "queue": name, "mode": "log", "numPartitions": "2"}, "stream")
-    )
+    reader = LogReader(parse_options({"url": any_url, "queue": name, "mode": "log", "numPartitions": "2"}, "stream"))
     with closing(reader):
         end = reader.next(reader.initial, FIRST_ROWS)
         assert 305 <= reader.rows(reader.initial, end) <= 308, "the small ones, and the large ones that fit"
@@ -192,7 +189,7 @@ def test_a_log_that_is_an_input_is_limited_too(any_url, name, small):
 
 def limit_of(**options):
     raw = {"url": "sqlite:///queues.db", "queue": "q", "numPartitions": "2"} | options
-    return MemoryLimit(QueueOptions.parse(raw, "stream"))
+    return MemoryLimit(parse_options(raw, "stream"))
 
 
 def test_without_options_each_partition_has_its_bytes():

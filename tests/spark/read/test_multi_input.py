@@ -73,7 +73,7 @@ def test_rows_have_what_the_user_asks_for_and_null_where_an_input_gives_nothing(
     schema = StructType([StructField("price", inner), *read_schema(parse()).fields])
     schema = StructType([schema.fields[0], schema["order"], schema["delivery_hash"]])
     check_read_schema(schema, parse())
-    join = batch_joiner(schema, parse())
+    join = batch_joiner(schema, parse().content)
     both = join({"order": stored(("1", "7"), ("2", "8")), "price": stored(("3", '{"n":1}'), ("4", "[1]"))}, "c/1/5")
     prices = both.column("price").to_pylist()
     assert [one["payload"] for one in prices] == [{"n": 1}, None]
@@ -92,7 +92,7 @@ def test_a_read_tells_the_tag_where_it_is_asked_for():
     queue, log = ({"queue": "q", "inputs": None, "mode": mode} for mode in (None, "log"))
     check_read_schema(schema, parse(**queue))
     assert "tag" not in read_schema(parse(**queue)).names
-    shape = batch_converter(schema, parse(**queue))
+    shape = batch_converter(schema, parse(**queue).content)
     assert shape(stored(("1", "7"), ("2", "8")), "c/1/5/0").to_pylist() == [
         {"id": id, "tag": "c/1/5/0"} for id in ("1", "2")
     ]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from spark_queue import Queue, open_store
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.roles import parse_options
 from spark_queue.spark.read import reserver
 from spark_queue.spark.read.batch_size import FIRST_ROWS, MAX_ROWS
 from spark_queue.spark.read.consumer import Consumer
@@ -223,7 +223,7 @@ def consumer(any_url, name):
 
     def make(**options):
         raw = {"url": any_url, "queue": name, "numPartitions": "2", "waitTimeout": "0s"} | options
-        made.append(Consumer(QueueOptions.parse(raw, "stream")))
+        made.append(Consumer(parse_options(raw, "stream")))
         return made[-1]
 
     yield make
@@ -319,7 +319,7 @@ def test_the_wait_for_a_batch_that_is_being_reserved_ahead_is_not_its_time(any_u
     """It depends on the batch before it, so it would not show the time of a row."""
     fill(any_url, name, 100)
     raw = {"url": any_url, "inputs": json.dumps({"a": name}), "numPartitions": "2", "waitTimeout": "0s"}
-    planner: Any = MultiInputPlanner(QueueOptions.parse(raw, "stream")) if inputs else consumer()
+    planner: Any = MultiInputPlanner(parse_options(raw, "stream")) if inputs else consumer()
     one = planner.queues["a"] if inputs else planner
     with closing(planner):
         first = take(planner, planner.initial, 50, prefetch=50)

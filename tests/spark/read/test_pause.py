@@ -14,6 +14,7 @@ from spark_queue.stores import base, store_class
 from spark_queue.stores.conformance.waiting import wait_until
 from spark_queue.stores.services import listener, signals
 from spark_queue.stores.support import pause as pauses
+from spark_queue.stores.support.waiting import Bell
 from tests.spark.read.test_consumer import consumers, fetched, taken_over  # noqa: F401
 from tests.spark_session import SPARK
 
@@ -44,6 +45,13 @@ def listening(any_url, monkeypatch):
         listen(*arguments)
 
     monkeypatch.setattr(of, "_wait_signal", spy)
+    sleep = Bell.sleep
+
+    def spy_bell(*arguments):
+        begun.set()
+        sleep(*arguments)
+
+    monkeypatch.setattr(Bell, "sleep", spy_bell)
 
     def wait():
         assert begun.wait(60)

@@ -43,13 +43,13 @@ def test_a_batch_read_has_as_many_partitions_as_are_wanted(any_url, name):
 def test_a_read_of_named_ids_has_one_partition(sqlite_url, name):
     from pyspark.sql.datasource import EqualTo  # since Spark 4.1
 
-    from spark_queue.options.queue_options import QueueOptions
+    from spark_queue.options.roles import parse_options
     from spark_queue.spark.read.snapshot import FilteringReader
     from spark_queue.spark.schema import read_schema
 
     with Queue(sqlite_url, name) as queue:
         ids = queue.push_many([{"n": n} for n in range(3 * SMALLEST_PARTITION)])
-    options = QueueOptions.parse({"url": sqlite_url, "queue": name, "numPartitions": "3"}, "snapshot")
+    options = parse_options({"url": sqlite_url, "queue": name, "numPartitions": "3"}, "snapshot")
     reader = FilteringReader(options, read_schema(options))
     assert len(reader.partitions()) == 3
     assert list(reader.pushFilters([EqualTo(("id",), ids[7])])) == []
@@ -156,12 +156,12 @@ def test_a_range_of_a_log_has_several_partitions(sqlite_url, name):
 
 
 def test_a_stream_starts_at_a_time_or_a_position(any_url, name, log):
-    from spark_queue.options.queue_options import QueueOptions
+    from spark_queue.options.roles import parse_options
     from spark_queue.spark.read.log_reader import LogReader
 
     def first(**options):
         raw = {"url": any_url, "queue": name, "mode": "log", "waitTimeout": "10ms"}
-        reader = LogReader(QueueOptions.parse(raw | {key: str(one) for key, one in options.items()}, "stream"))
+        reader = LogReader(parse_options(raw | {key: str(one) for key, one in options.items()}, "stream"))
         try:
             assert reader.initial == reader.initial
             return reader.initial["position"], reader.next(reader.initial, 100)["position"]
@@ -180,11 +180,11 @@ def test_a_stream_starts_at_a_time_or_a_position(any_url, name, log):
 
 
 def test_a_restarted_query_reports_without_a_place_to_start_from(any_url, name, log):
-    from spark_queue.options.queue_options import QueueOptions
+    from spark_queue.options.roles import parse_options
     from spark_queue.spark.read.log_reader import LogReader
 
     raw = {"url": any_url, "queue": name, "mode": "log", "waitTimeout": "10ms", "startingTimestamp": str(log)}
-    options = QueueOptions.parse(raw, "stream")
+    options = parse_options(raw, "stream")
     query = LogReader(options)
     end = query.next(query.initial, 100)
     query.close()

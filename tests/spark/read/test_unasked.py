@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from spark_queue import UsageError
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.roles import parse_options
 from spark_queue.spark import drain
 from spark_queue.spark.read import unasked
 from spark_queue.spark.read.unasked import UnaskedReader
@@ -24,7 +24,7 @@ def joined(one, two):
 
 def parsed(name, **options):
     raw = {"url": "sqlite:///unused.db", "queue": name} | options
-    return QueueOptions.parse(raw, "stream", "snapshot")
+    return parse_options(raw, "stream")
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_each_queue_of_several_inputs_counts_and_logs_do_not(tmp_path, short, mo
     inputs = f'{{"x": {{"queue": "a", "mode": "{mode}"}}, "y": {{"queue": "b"}}}}'
     two = UnaskedReader(parsed("a"), [tmp_path])
     raw = {"url": "sqlite:///unused.db", "inputs": inputs}
-    one = UnaskedReader(QueueOptions.parse(raw, "stream", "snapshot"), [tmp_path])
+    one = UnaskedReader(parse_options(raw, "stream"), [tmp_path])
     if refused:
         with pytest.raises(UsageError, match="queue 'a' twice"):
             one.check()
@@ -142,7 +142,7 @@ def test_a_reader_that_has_died_does_not_count(tmp_path, short):
 
 def test_a_mark_holds_no_password(tmp_path):
     options = {"url": "redis://user:secret@host/0", "queue": "a"}
-    one = UnaskedReader(QueueOptions.parse(options, "stream", "snapshot"), [tmp_path])
+    one = UnaskedReader(parse_options(options, "stream"), [tmp_path])
     (mark,) = tmp_path.iterdir()
     assert "secret" not in mark.name and mark.read_bytes() == b""
     one.end()

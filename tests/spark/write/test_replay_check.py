@@ -11,7 +11,7 @@ from pyspark.errors import StreamingQueryException
 
 from spark_queue import CheckpointError, OptionError, Queue, open_store
 from spark_queue.admin.sinks import set_ledger
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.roles import parse_options
 from spark_queue.stores.services import row_hashes
 from spark_queue.stores.services.ledger import ledger_of
 from tests.spark.drive import Query, Write, attempt, change_ledger, left_behind, payloads, rows, save
@@ -231,4 +231,4 @@ def test_files_under_an_older_checkpoint_are_not_lost(q_any, tmp_path):
 def test_the_check_is_for_exactly_once():
     given = {"url": "sqlite:///x.db", "queue": "q", "delivery": "at-least-once", "replayCheck": "none"}
     with pytest.raises(OptionError, match="'replayCheck' needs delivery=exactly-once"):
-        QueueOptions.parse(given, "push")
+        parse_options(given, "push")

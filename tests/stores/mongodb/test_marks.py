@@ -293,7 +293,7 @@ def test_the_error_says_what_to_do(mongodb_url, users):
     plain(users)
     url = mongodb_url.replace("mongodb://", "mongodb://joe:sesame@", 1)
     with open_store(mongodb_url) as store:
-        store.url = url
+        store._url = url
         store._marks._url = url  # type: ignore[attr-defined]
         with pytest.raises(NotAQueue) as caught:
             store.peek(users.name).__next__()

@@ -41,6 +41,7 @@ from spark_queue.stores.mongodb.bson_json import CODEC, MAX_DOCUMENT_BYTES
 from spark_queue.stores.mongodb.documents import READY_INDEX, WAITING_ORDER, to_documents
 from spark_queue.stores.mongodb.stages import Stages
 from spark_queue.stores.mongodb.store import MongoStore
+from spark_queue.stores.support.patience import retrying_for
 from spark_queue.stores.types import Condition, DeadLetterInfo, Note, Sizes, Staged
 from tests.services import HOST, mongod_command
 
@@ -619,10 +620,9 @@ def test_a_stage_of_several_queues_is_published_once_by_each_that_tries(anywhere
 
 def test_a_standalone_server_refuses_buckets_before_anything_is_written(standalone, name):
     with open_store(standalone.url("buckets")) as alone:
-        alone.layout = Buckets()
         for put in (partial(alone.push, name), partial(alone.stage, name, f"{name}/0/a")):
             with pytest.raises(StoreError, match="layout=bucket needs transactions"):
-                put(pushes([1, 2]))
+                put(pushes([1, 2]), layout=Buckets())
         assert alone.sizes(name).total == 0
         assert alone.staged(name) == []
 
@@ -882,10 +882,11 @@ def test_a_publisher_that_was_killed_in_its_transaction_holds_up_nobody_for_long
     assert store.sizes(queue) == Sizes(0, 0, 0)
     kill_within_a_transaction(store.url, f"{queue}.s/1")
     ended = counted_ends(monkeypatch)
-    store.retry_timeout = 60_000  # the server itself would wait as long for who was killed
-    assert store.publish([f"{queue}.s/0"]) == 3_000
+    with retrying_for(60_000):  # the server itself would wait as long for who was killed
+        assert store.publish([f"{queue}.s/0"]) == 3_000
     assert len(ended) == 1, "it has made an end of who holds the chunk"
-    assert store.unstage(f"{queue}.s") == 6_000
+    with retrying_for(60_000):
+        assert store.unstage(f"{queue}.s") == 6_000
     assert len(ended) > 1
     assert store.sizes(queue).total == 3_000
     assert left_of(raw_of(store), f"{queue}.s") == []
@@ -958,7 +959,7 @@ def test_when_a_publish_and_a_removal_meet_a_chunk_appears_whole_or_not_at_all(a
 
 def test_a_publisher_at_work_is_left_alone(anywhere, name, raw, steps, monkeypatch):
     monkeypatch.setattr(mongodb_stages, "PUBLISHER_TIMEOUT", 600)
-    anywhere.retry_timeout = 1_800_000
+    monkeypatch.setattr(anywhere, "_retry_timeout", 1_800_000)  # in all threads
     publishing = Publishing(anywhere, name, raw)
     published: list[int] = []
     first = steps.pauses(5, lambda: published.append(anywhere.publish([publishing.stage])))

@@ -20,6 +20,7 @@ from spark_queue.stores.redis.address import RedisAddress
 from spark_queue.stores.redis.failures import is_away
 from spark_queue.stores.redis.store import RedisStore
 from spark_queue.stores.services import listener
+from spark_queue.stores.support.patience import retrying_for
 from tests.redis_replicas import MovingPair, SentinelPair, client_of
 
 HOUR = 3_600_000
@@ -195,12 +196,10 @@ def test_a_master_without_its_replica_is_waited_for(pair):
     with opened(pair.url, retry_timeout=60_000) as store, client_of(pair.nodes[1]) as replica:
         store.push("q", pushes(["a"]))
         replica.replicaof("NO", "ONE")
-        store.retry_timeout = 200
         with client_of(pair.nodes[0]) as master:
             wait_until(lambda: not master.info("replication")["connected_slaves"])
-        with pytest.raises(StoreUnavailable, match="NOREPLICAS"):
+        with retrying_for(200), pytest.raises(StoreUnavailable, match="NOREPLICAS"):
             store.push("q", pushes(["b"]))
-        store.retry_timeout = 60_000
         replica.replicaof("127.0.0.1", pair.nodes[0].port)
         assert store.push("q", pushes(["b"])) == 1
 

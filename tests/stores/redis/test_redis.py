@@ -28,6 +28,7 @@ from spark_queue.stores.redis import documents as redis_documents
 from spark_queue.stores.redis import store as redis_store
 from spark_queue.stores.redis.keys import Chunk, ids_of, note_key, queue_keys, registry_key
 from spark_queue.stores.redis.store import RedisStore
+from spark_queue.stores.support.patience import retrying_for
 from spark_queue.stores.types import Condition, DeadLetterInfo, Note, Sizes, Staged
 
 MINUTE = 60_000
@@ -844,7 +845,7 @@ def test_what_is_passed_on_in_many_steps_has_one_lease(store, raw, queue, small_
 
 
 @pytest.mark.parametrize("lease", [1000, 3 * MINUTE, None])
-def test_a_retag_that_is_cut_off_anywhere_is_completed_by_the_next(
+def test_a_transfer_that_is_cut_off_anywhere_is_completed_by_the_next(
     monkeypatch, redis_url, peer, raw, queue, small_steps, lease
 ):
     for store, once in cuts(monkeypatch, redis_url):
@@ -900,7 +901,7 @@ def test_what_is_passed_on_in_the_middle_of_a_renewal_is_held(store, peer, raw, 
     assert peer.commit(queue, "c/1") == 20
 
 
-def test_renewals_and_retags_at_once_leave_one_end(store, peer, raw, queue, small_steps):
+def test_renewals_and_transfers_at_once_leave_one_end(store, peer, raw, queue, small_steps):
     store.push(queue, pushes(list(range(60))))
     store.reserve(queue, "c/1", 10, lease=MINUTE)
     store.reserve(queue, "c/2", 50, lease=MINUTE)
@@ -1174,8 +1175,7 @@ def test_operations_survive_a_server_that_is_killed_and_comes_back(server):
         assert killed(lambda: store.transfer("q", "c/2", "c/3/0", lease=None)) == 40
         assert store.sizes("q").ready == 2
         server.kill()
-        store.retry_timeout = 300
-        with pytest.raises(StoreUnavailable, match=str(server.port)):
+        with retrying_for(300), pytest.raises(StoreUnavailable, match=str(server.port)):
             store.sizes("q")
         server.start()
 

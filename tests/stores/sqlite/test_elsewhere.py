@@ -12,7 +12,7 @@ import pytest
 
 from spark_queue import OptionError, Queue, open_store
 from spark_queue.options.masking import mask
-from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.roles import parse_options
 from spark_queue.stores import pin_databases, resolve_options
 from spark_queue.stores.sqlite import file as sqlite_file
 from spark_queue.stores.sqlite.file import FileUrl
@@ -126,14 +126,14 @@ def test_which_file_it_is_travels_unseen(sqlite_url):
 def test_the_driver_creates_what_tasks_will_write(tmp_path, create):
     urls = {name: f"sqlite:///{tmp_path}/{name}.db" for name in "ab"}
     for given in ({"urls": json.dumps(urls)}, {"url": f"sqlite:///{tmp_path}/a.db"}):
-        options = resolve_options(QueueOptions.parse(given, "push"))
+        options = resolve_options(parse_options(given, "push"))
         found = pin_databases(options, create=create)
         assert found == options
-        for url in (found.urls or {"": found.url}).values():
+        for url in found.database.by_name.values():
             assert isinstance(url, FileUrl) == create
     assert {one.name for one in tmp_path.iterdir()} == ({"a.db", "b.db"} if create else set())
 
 
 def test_a_server_has_no_file():
-    options = QueueOptions(url="redis://nowhere/0", queue="q")
-    assert type(pin_databases(options, create=True).url) is str
+    options = parse_options({"url": "redis://nowhere/0", "queue": "q"}, "push")
+    assert type(pin_databases(options, create=True).database.url) is str

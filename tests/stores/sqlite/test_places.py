@@ -13,6 +13,7 @@ from spark_queue.messages.message import pushes
 from spark_queue.stores import open_store
 from spark_queue.stores.conformance.order import drain, own_ids
 from spark_queue.stores.sqlite.store import SCHEMA, SCHEMA_VERSION
+from tests.layouts import use_layout
 
 PAST = datetime(2020, 1, 1, tzinfo=UTC)
 
@@ -73,7 +74,7 @@ def test_what_a_running_program_of_the_version_before_writes_is_in_order(old_fil
 
 def test_a_bucket_is_split_in_its_place(sqlite_url):
     with open_store(sqlite_url) as store:
-        store.layout = Buckets(100)
+        use_layout(store, Buckets(100))
         store.push("q", pushes(list(range(300)), ids=own_ids(300), mature=PAST))
         store.push("q", pushes([300, 301], ids=["b", "a"], mature=PAST))
         assert drain(store, "q", 9) == list(range(302))
@@ -82,7 +83,7 @@ def test_a_bucket_is_split_in_its_place(sqlite_url):
 def test_a_file_that_is_shrunk_keeps_the_places(sqlite_url):
     with open_store(sqlite_url) as store:
         store.push("q", pushes(list(range(50)), ids=own_ids(50), mature=PAST))
-        store.layout = Buckets(100)
+        use_layout(store, Buckets(100))
         store.push("q", pushes(list(range(50, 250)), ids=[f"x{one}" for one in own_ids(200)], mature=PAST))
         store.reserve("q", "c/1", 20)
         store.shrink()

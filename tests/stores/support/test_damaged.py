@@ -21,6 +21,7 @@ from spark_queue.messages.message import messages, pushes
 from spark_queue.options.queue_names import dead_letter_queue
 from spark_queue.options.url import StoreUrl
 from spark_queue.stores.base import read_layout
+from spark_queue.stores.policy import QueuePolicy
 from spark_queue.stores.redis.keys import note_key
 from spark_queue.stores.services.ageing import sweep
 from spark_queue.stores.services.dead_letters import history_of, settled_count
@@ -138,7 +139,7 @@ def test_what_no_dead_letter_queue_takes_is_set_aside(kind, how, url, store, que
     else:
         dead = "x" * 300
     assert store.reserve(queue, "c/1", 10)
-    (batch,) = store.fetch(queue, "c/1/0", dead=dead)
+    (batch,) = store.queue(queue, QueuePolicy(dead_letter_queue=dead)).read("c/1/0")
     assert [message.payload["n"] for message in messages(batch)] == ["1"]
     held = {found.tag: (found.rows, found.until) for found in store.reservations(queue)}
     assert held.keys() == {"c/1/0", SET_ASIDE_TAG}
@@ -162,7 +163,7 @@ def test_a_letter_whose_id_another_message_has_gets_another_one(kind, url, store
     (id,) = row.column("id").to_pylist()
     if not id.startswith("\x7f"):
         store.push(dead_letter_queue(queue), pushes([payload("mine")], ids=[id]))
-    assert list(store.fetch(queue, "c/1/0", check_json=True)) == []
+    assert list(store.queue(queue).read("c/1/0", check_json=True)) == []
     found = [message for batch in store.peek(dead_letter_queue(queue)) for message in messages(batch)]
     letters = [message for message in found if "x-error" in message.headers]
     assert len(letters) == 1
@@ -355,7 +356,7 @@ def test_doctor_finds_what_is_never_due_and_how_to_mend_it(kind, url, store, que
 def test_doctor_and_reservations_show_what_was_set_aside(kind, url, store, queue):
     odd.put(kind, url, queue, odd_of(kind).record)
     store.reserve(queue, "c/1", 1)
-    list(store.fetch(queue, "c/1/0", dead="x" * 300))
+    list(store.queue(queue, QueuePolicy(dead_letter_queue="x" * 300)).read("c/1/0"))
     (held,) = reservations(url, queue)
     assert (held.tag, held.damaged, held.rows, held.until) == (SET_ASIDE_TAG, True, 1, None)
     (found,) = (one for one in doctor.examine(url) if one.what == "damaged")
@@ -364,8 +365,7 @@ def test_doctor_and_reservations_show_what_was_set_aside(kind, url, store, queue
 
 @pytest.mark.parametrize("kind", ["sqlite/"])
 def test_doctor_finds_damaged_buckets(kind, url, store, queue):
-    store.layout = Buckets(2)
-    store.push(queue, pushes([payload(1), payload(2)]))
+    store.push(queue, pushes([payload(1), payload(2)]), layout=Buckets(2))
     odd.put(kind, url, queue, {"id": odd.BUCKET, "payload": b"garbage", "rows": 3, "kind": "binary"})
     assert store.damaged_buckets(queue, 10) == [odd.BUCKET]
     (found,) = (one for one in doctor.examine(url) if one.what == "buckets")

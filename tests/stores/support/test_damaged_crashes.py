@@ -7,6 +7,7 @@ import itertools
 import pytest
 
 from spark_queue.messages.message import messages, pushes
+from spark_queue.stores.policy import QueuePolicy
 from tests import odd, registered
 from tests.stores.crash import Way
 from tests.stores.test_crash_points import BOTH, cases, world
@@ -17,7 +18,8 @@ __all__ = ["world"]
 def fetched(store, queues):
     """What a reader gets, and buries."""
     one, two = queues
-    return [message.payload["n"] for page in store.fetch(one, "c/1/0", dead=two) for message in messages(page)]
+    pages = store.queue(one, QueuePolicy(dead_letter_queue=two)).read("c/1/0")
+    return [message.payload["n"] for page in pages for message in messages(page)]
 
 
 @cases(*registered.schemes(server=False))

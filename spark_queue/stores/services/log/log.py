@@ -38,6 +38,7 @@ import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -46,15 +47,40 @@ from spark_queue.messages.times import MAX_TIME_MS
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.log.finding import find_number, find_time
 from spark_queue.stores.services.log.log_notes import LogNotes
-from spark_queue.stores.services.log.sealing import PAUSE_CACHE_MS, Sealer
+from spark_queue.stores.services.log.sealing import Sealer
 from spark_queue.stores.services.log.segments import LOG_TAG, LogMetadata, LogPosition, LogRange
 from spark_queue.stores.services.log.trimming import Trimmer
+from spark_queue.stores.support.waiting import OneQueue, wait
 from spark_queue.stores.types import queue_note_key
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two checks of a log that another process is sealing.
-SEALING_POLL = 0.005
+#: The ms between two checks of a log that another process is sealing.
+SEALING_POLL_MS = 5
+
+
+class AwaitedLog(NamedTuple):
+    """Messages of a log after a position, and those that can be sealed."""
+
+    store: Store
+    queue: str
+    notes: LogNotes
+    sealer: Sealer
+    after: LogPosition
+
+    def due(self) -> int | None:
+        """Return the ms until there is a message; 0 or less: now. `None`: none is known."""
+        # Before the metadata: a message that another process takes in between is listed there.
+        due = self.store.next_reservable(self.queue)
+        metadata = self.notes.load_or_create()
+        if metadata.end > self.after.position or metadata.id != self.after.log:
+            return 0
+        if metadata.sealing is not None:
+            return SEALING_POLL_MS if self.sealer.is_alive(metadata.sealing) else 0
+        return due
+
+    def missed_signal(self) -> None:
+        """Do nothing: what another process has sealed needs no signal."""
 
 
 class Log:
@@ -94,7 +120,7 @@ class Log:
         before = self._store.now()
         while not self.is_complete(before):
             if not self._sealer.seal(before=before):
-                time.sleep(SEALING_POLL)
+                time.sleep(SEALING_POLL_MS / 1000)
         return self.end()
 
     @property
@@ -219,32 +245,12 @@ class Log:
         Return whether there is one. `Store.close` ends the sleep. A push notifies all readers, and
         one of them seals the message.
         """
-        end, closings = time.monotonic() + timeout / 1000, self._store._close_count
-        while True:
-            version = self._store._signal_version(self._queue)  # before the check, so that no later signal is lost
-            # Before the metadata: a message that another process takes in between is listed there.
-            due = self._store.next_mature(self._queue)
-            metadata = self._notes.load_or_create()
-            if metadata.end > after.position or metadata.id != after.log:
-                return True
-            now = time.monotonic()
-            pause = self._store.poll_interval(self._queue)
-            if metadata.sealing is not None and self._sealer.is_alive(metadata.sealing):
-                pause = SEALING_POLL
-            elif metadata.sealing is not None:
-                return True
-            elif due is not None and due > 0:
-                pause = min(pause, due / 1000)
-            elif due is not None and not self._store.is_paused(self._queue, max_age_ms=PAUSE_CACHE_MS):
-                return True
-            if now >= end:
-                return False
-            if pause == SEALING_POLL:
-                time.sleep(pause)
-            else:
-                self._store._wait_signal(self._queue, version, min(end - now, pause))
-            if closings != self._store._close_count:
-                return False
+        end = time.monotonic() + timeout / 1000
+        return wait([self.awaited(after)], OneQueue(self._store, self._queue), end).found
+
+    def awaited(self, after: LogPosition) -> AwaitedLog:
+        """Return what a wait is for: a message after the position, or one that can be sealed."""
+        return AwaitedLog(self._store, self._queue, self._notes, self._sealer, after)
 
     def _cut_ranges(self, metadata: LogMetadata, cursor: LogPosition, limit: int) -> list[LogRange]:
         ranges: list[LogRange] = []
