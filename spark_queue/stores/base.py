@@ -188,8 +188,7 @@ class Store(ABC):
 
         `retry_timeout`: how long to retry while the database cannot be reached (ms). `create`:
         whether the first operation creates a missing SQLite file. A store has no other settings,
-        and they do not change: programs share it. What a program asks of a queue is in a
-        `QueuePolicy`.
+        and they do not change: programs share it. A `QueuePolicy` says how a program uses a queue.
         """
         self._url = self.resolve(url)
         self._retry_timeout = retry_timeout
