@@ -10,13 +10,17 @@ be repeated.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from spark_queue.stores.support.damaged import Records
+from spark_queue.errors import OptionError
+from spark_queue.messages.columns import milliseconds
+from spark_queue.messages.schema import MESSAGES, NO_MESSAGES
+from spark_queue.stores.support.damaged import Records, filter_records
 from spark_queue.stores.types import Condition, View
 
 #: The place of a record in the order of a scan: JSON values, in the own form of a store.
@@ -69,3 +73,52 @@ class Scanned(NamedTuple):
     records: Records
     places: Sequence[Place]
     next: Place | None
+
+
+def with_places(records: Records, places: Sequence[Place], where: Sequence[Condition]) -> tuple[Records, list[Place]]:
+    """Return the records that are buckets or meet the conditions, each with its place."""
+    numbers = pa.array(range(records.batch.num_rows), pa.int64())
+    numbered = records._replace(batch=records.batch.append_column("place", numbers))
+    kept = filter_records(numbered, where)
+    rows = kept.batch.column("place").to_pylist()
+    return kept._replace(batch=kept.batch.drop_columns(["place"])), [places[row] for row in rows]
+
+
+# --- layouts without a place that stays -----------------------------------------------------------
+
+
+def scan_by_maturity(step: ScanStep, pages: Iterable[Records]) -> Scanned:
+    """Return a step from all messages that meet its conditions, sorted by due time.
+
+    Those of one moment stay in their order. A place has the moment (ms), the id, and how many
+    messages of that moment there were up to it: for a layout whose messages have no place of their
+    own. Raises `OptionError` for a place that is none.
+    """
+    found = list(pages)
+    reasons = [page.damaged.get(row) for page in found for row in range(page.batch.num_rows)]
+    table = pa.Table.from_batches([page.batch for page in found], MESSAGES)
+    table = table.append_column("reason", pa.array(reasons, pa.string())).sort_by("mature").combine_chunks()
+    moments, ids = milliseconds(table.column("mature")).to_pylist(), table.column("id").to_pylist()
+    start = _row_after(step.after, moments, ids)
+    some = table.slice(start, step.rows)
+    places: list[Place] = []
+    for row in range(start, start + some.num_rows):
+        places.append([moments[row], ids[row], row + 1 - bisect_left(moments, moments[row])])
+    damaged = {row: why for row, why in enumerate(some.column("reason").to_pylist()) if why is not None}
+    (batch,) = some.drop_columns(["reason"]).combine_chunks().to_batches() or [NO_MESSAGES]
+    ended = start + some.num_rows >= table.num_rows
+    return Scanned(Records(batch, None, damaged), places, None if ended else places[-1])
+
+
+def _row_after(place: Place | None, moments: Sequence[int], ids: Sequence[str]) -> int:
+    """Return the number of the first message after a place."""
+    if place is None:
+        return 0
+    try:
+        moment, id, seen = place
+        first, end = bisect_left(moments, moment), bisect_right(moments, moment)
+        if type(seen) is int and seen >= 0 and isinstance(id, str):
+            return ids.index(id, first, end) + 1 if id in ids[first:end] else min(end, first + seen)
+    except (ValueError, TypeError):
+        pass
+    raise OptionError("the cursor is not that of this store: begin with the first message", option="cursor")

@@ -666,6 +666,21 @@ local function read_held(tag, last, limit)
   return messages, all
 end
 
+-- Return the messages of a run that come after one of them, which is given as a run of one message.
+local function rest_of_run(last)
+  local _, first = split_run(last)
+  local start, id, at = sub(last, 1, first - 1), sub(last, first), 1
+  local run = redis.call('ZREVRANGEBYLEX', HELD, '(' .. last .. '\1', '[' .. start, 'LIMIT', 0, 1)[1]
+  local messages = new_messages()
+  if run then
+    add_run(messages, run)
+  end
+  while messages.ids[at] and not is_before(id, messages.ids[at]) do
+    at = at + 1
+  end
+  return messages_from(messages, at)
+end
+
 -- Return the ids in the index from `head` to `tail`, the lease end that they share, and the rank of
 -- the first. Return nil for more than `limit` records, or if the tag's lease does not end then. The
 -- index is sorted by score, so two scores are enough to know all.

@@ -18,17 +18,7 @@ end
 local low = '[' .. tag .. '\0'
 if last ~= '' then
   low = '[' .. last .. '\1'
-  -- the run of that message may have more messages after it
-  local _, first = split_run(last)
-  local run = redis.call('ZREVRANGEBYLEX', HELD, '(' .. last .. '\1', '[' .. sub(last, 1, first - 1), 'LIMIT', 0, 1)[1]
-  if run then
-    local messages, id, at = new_messages(), sub(last, first), 1
-    add_run(messages, run)
-    while messages.ids[at] and not is_before(id, messages.ids[at]) do
-      at = at + 1
-    end
-    add_held(messages_from(messages, at))
-  end
+  add_held(rest_of_run(last)) -- the run of that message may have more messages after it
 end
 
 while n == 0 or (n < rows and seen < 2 * rows) do

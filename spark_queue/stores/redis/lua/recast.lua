@@ -11,7 +11,8 @@ if #kept.ids < #ARGV - n - 2 then
 end
 -- The new ones take the place of the first old one. A bucket has as many parts of a ms as messages,
 -- if the ids of those after it do not put them there: its parts get them.
-local due, place = due_of(kept, 1), tonumber(score_of(kept, 1))
+local due = due_of(kept, 1)
+local place = tonumber(tag == '' and redis.call('ZSCORE', INDEX, kept.ids[1]) or score_of(kept, 1))
 local scores, replaced, seen = {}, {}, {}
 for i = 1, n, 3 do
   if i > 1 and not is_before(ARGV[i - 1], ARGV[i + 2]) then
