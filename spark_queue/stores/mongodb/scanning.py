@@ -243,7 +243,7 @@ class _Messages:
         return streams
 
     def _tags(self) -> list[str] | None:
-        """Return the tags that hold messages, `None` if there are many; reads one entry for each."""
+        """Return the tags that hold messages, `None` if there are many. Reads an entry of each."""
         tags: list[str] = []
         low: Document = {"_tag": "", **_ends("_mature", MinKey())}
         while len(tags) <= MAX_TAGS:

@@ -244,5 +244,5 @@ def _may_meet(where: Sequence[Condition], record: DueId) -> bool:
 
 
 def _due_of(score: float) -> float:
-    """Return a score as a time within our range (ms, with parts): other programs write any score."""
+    """Return a score as a time in our range (ms, with parts): other programs write any score."""
     return math.floor(min(max(score, -MAX_TIME_MS), MAX_TIME_MS) * PARTS) / PARTS

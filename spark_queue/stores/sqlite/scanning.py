@@ -67,7 +67,10 @@ def parse_place(place: Place | None) -> RowPlace | None:
 
 
 def scan_records(db: sqlite3.Connection, queue: int, step: ScanStep, bucket: str, now: int) -> Scanned:
-    """Read one step. `queue`: the row id of the queue; `bucket`: SQL for whether a row is a bucket."""
+    """Read one step.
+
+    `queue`: the row id of the queue. `bucket`: SQL that says whether a row is a bucket.
+    """
     history = step.view == "history"
     table, bounds = "history" if history else "message", due_range(step.where)
     after = _start(parse_place(step.after), bounds.first)
@@ -206,7 +209,7 @@ def _first_of_leases(
 
 
 def _held_entries(db: sqlite3.Connection, lease: int, first: _Entry, last: int | None) -> Generator[_Entry]:
-    """Yield the messages of a lease from `first` on. The others are read only if they are needed."""
+    """Yield the messages of a lease from `first` on; read the others only if they are needed."""
     yield first
     place = parse_place(first.place)
     yield from _ordered(db, "FROM message WHERE lease = ?", (lease,), place, last, "rows")
