@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,10 +17,17 @@ from spark_queue.messages.times import MAX_TIME_MS
 from spark_queue.stores.base import Store
 from spark_queue.stores.conformance.helpers import ids_of, payloads_of
 from spark_queue.stores.conformance.waiting import MINUTE_MS, end_lease
+from spark_queue.stores.support.cursors import Cursor
 from spark_queue.stores.support.scan import Scan
 from spark_queue.stores.types import Condition, View
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+
+#: Places that no store returns, in a cursor that is not damaged.
+WRONG_PLACES: list[Any] = [
+    [], [[]], [None], [None, None], [True, False, True], [{"$gt": ""}], ['[{"$gt":""}]'], ["{"], [1, 2, 3, 4, 5],
+    [2**80, "id"], [0, "a", None], "text", {"a": 1}, 7,
+]  # fmt: skip
 
 #: By which factor the work of a later page may exceed that of the first one.
 SAME_COST = 1.5
@@ -67,7 +75,7 @@ class ScanContract:
         raise NotImplementedError
 
     def fill_for_scans(self, store: Store, queue: str) -> list[Any]:
-        """Push messages of all kinds and reserve some; return the payloads in order of due times."""
+        """Push messages of all kinds, reserve some, and return the payloads of those that are due."""
         rows = [{"n": f"old {number}"} for number in range(11)]
         store.push(queue, pushes(rows, ids=[f"own-{40 - number}" for number in range(11)], mature=LONG_AGO))
         now = moment(store.now() - MINUTE_MS)
@@ -181,6 +189,15 @@ class ScanContract:
         for other in (Scan(f"{queue}.other", cursor=cursor), Scan(queue, view="history", cursor=cursor)):
             with pytest.raises(OptionError, match="of another queue, view or layout"):
                 store.scan(other)
+
+    @pytest.mark.parametrize("place", WRONG_PLACES, ids=repr)
+    def test_a_place_that_no_page_returned_is_refused(self, store: Store, queue: str, place: Any) -> None:
+        store.push(queue, pushes([{"n": "1"}]))
+        for view in ("messages", "history"):
+            scan = Scan(queue, view=view)
+            forged = Cursor(place).text(store.scan_scope(scan))
+            with pytest.raises(OptionError, match="cursor"):
+                store.scan(replace(scan, cursor=forged))
 
     def test_a_later_page_costs_no_more_than_the_first(self, store: Store, queue: str) -> None:
         if "order" in store.unsupported:
