@@ -111,9 +111,8 @@ def main() -> int:
                     store.drop(queue)
             results["stores"][name] = found
             for kind, one in found.items():
-                print(
-                    f"{name:8} {kind:7} first {one['first']:8.2f} ms   later {one['later']:8.2f} ms   {one['ratio']:.2f}"
-                )
+                first, later = f"{one['first']:8.2f} ms", f"{one['later']:8.2f} ms"
+                print(f"{name:8} {kind:7} first {first}   later {later}   {one['ratio']:.2f}")
                 slow += [f"{name} {kind}"] if one["ratio"] > TARGET else []
             keep(args.json, results)
     if slow:

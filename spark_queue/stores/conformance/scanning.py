@@ -75,7 +75,7 @@ class ScanContract:
         raise NotImplementedError
 
     def fill_for_scans(self, store: Store, queue: str) -> list[Any]:
-        """Push messages of all kinds, reserve some, and return the payloads of those that are due."""
+        """Push messages of all kinds, and reserve some; return the payloads of those that are due."""
         rows = [{"n": f"old {number}"} for number in range(11)]
         store.push(queue, pushes(rows, ids=[f"own-{40 - number}" for number in range(11)], mature=LONG_AGO))
         now = moment(store.now() - MINUTE_MS)
