@@ -186,8 +186,8 @@ BUGS: dict[str, Bug] = {
     ),
     "a page examines all messages before it": Bug(
         "stores/sqlite/scanning.py",
-        "{source} AND {after_place}{until}",
-        "{source} AND iif({after_place}, 1, 0){until}",
+        "{source} AND {within}{until}",
+        "{source} AND iif({within}, 1, 0){until}",
         f"{CONFORMANCE}test_a_later_page_costs_no_more_than_the_first",
     ),
     "a page is not cut where others are unknown": Bug(

@@ -75,7 +75,7 @@ class ScanContract:
         raise NotImplementedError
 
     def fill_for_scans(self, store: Store, queue: str) -> list[Any]:
-        """Push messages of all kinds, and reserve some; return the payloads of those that are due."""
+        """Push messages of all kinds and reserve some; return the payloads of the due ones."""
         rows = [{"n": f"old {number}"} for number in range(11)]
         store.push(queue, pushes(rows, ids=[f"own-{40 - number}" for number in range(11)], mature=LONG_AGO))
         now = moment(store.now() - MINUTE_MS)
@@ -223,7 +223,9 @@ class ScanContract:
                 assert cursor is not None, page
             later = self.work_of_page(store, Scan(queue, where, limit, cursor=cursor))
             assert later is not None and later <= SAME_COST * first, (where, first, later)
-            assert first < number * 4, "it does not examine the whole queue"
+            if not where:
+                all_of_it = self.work_of_page(store, Scan(queue, where, 2 * number))
+                assert all_of_it is not None and 4 * first < all_of_it, "a page does not examine the whole queue"
 
     def work_of_page(self, store: Store, scan: Scan) -> int | None:
         """Return the work of the server for a page."""

@@ -42,7 +42,7 @@ from spark_queue.stores.mongodb.documents import (
 from spark_queue.stores.mongodb.keys import CANONICAL, filters_greater, id_of, json_text, sort_key
 from spark_queue.stores.support.budget import spend
 from spark_queue.stores.support.conditions import DueRange, due_range, meets, named_ids
-from spark_queue.stores.support.damaged import EMPTY_PAGE
+from spark_queue.stores.support.damaged import EMPTY_PAGE, Records
 from spark_queue.stores.support.scan import Place, Scanned, ScanStep
 from spark_queue.stores.types import Condition
 
@@ -113,7 +113,7 @@ def scan_documents(queue: QueueIndexes, step: ScanStep, now: int) -> Scanned:
     return Scanned(records, places, None if end is None else _json_place(end))
 
 
-def _read_documents(queue: QueueIndexes, step: ScanStep, entries: Sequence[_Entry]) -> tuple[Any, list[Place]]:
+def _read_documents(queue: QueueIndexes, step: ScanStep, entries: Sequence[_Entry]) -> tuple[Records, list[Place]]:
     """Return those of these documents that still exist, with their places."""
     keys = [one.document["_id"] for one in entries]
     query = {"_id": {"$in": keys}}
@@ -124,16 +124,14 @@ def _read_documents(queue: QueueIndexes, step: ScanStep, entries: Sequence[_Entr
     spend(size=sum(one.document["bytes"] for one in entries))
     existing = [one for one in entries if id_of(one.document["_id"]) in by_id]
     documents = [by_id[id_of(one.document["_id"])] for one in existing]
-    pages = list(queue.pages(documents, len(documents) or 1))
-    if not pages:
-        return EMPTY_PAGE, []
     page = DocumentPage()
-    for one in pages:
-        page.damaged.update({len(page.documents) + row: why for row, why in one.damaged.items()})
-        page.documents.extend(one.documents)
-        page.payloads.extend(one.payloads)
-        page.kinds.extend(one.kinds)
-    return as_records(step.queue, page), [_json_place(one.place) for one in existing]
+    for part in queue.pages(documents, len(documents) or 1):
+        page.damaged.update({len(page.documents) + row: why for row, why in part.damaged.items()})
+        page.documents.extend(part.documents)
+        page.payloads.extend(part.payloads)
+        page.kinds.extend(part.kinds)
+    records = as_records(step.queue, page) if page.documents else EMPTY_PAGE
+    return records, [_json_place(one.place) for one in existing]
 
 
 def _meets(queue: QueueIndexes, where: Sequence[Condition], document: Document) -> bool:
@@ -274,7 +272,7 @@ class _Messages:
         """Return a cursor of the same messages, which the server has to sort."""
         queries: list[Mapping[str, Any]] = [query]
         if after is not None:
-            place = DocumentPlace(*after, "")
+            place = DocumentPlace(after[0], after[1], after[2], "")
             queries.append(
                 {"$or": [filter_after(field, place), dict(zip((field, "_seq", "_id"), after, strict=True))]}
             )
@@ -343,8 +341,8 @@ class _History:
         if ids is not None and len(ids) <= MAX_IDS and not self._queue.has_buckets():
             keys = [self._queue.key_of(id) for id in ids]
             query = {"_id": {"$in": keys}, "processed": {"$ne": None}}
-            found = self._queue.collection.find(query, self._fields, **ID_HINT)
-            entries = sorted(_after(after, map(self._entry, found)), key=lambda one: one.order)
+            named = self._queue.collection.find(query, self._fields, **ID_HINT)
+            entries = sorted(_after(after, map(self._entry, named)), key=lambda one: one.order)
             return _first((one for one in entries if self._is_kept(one.document)), step.rows, self._queue)
         if not self._queue.indexed or (after is not None and len(after) == 1):
             examined = self._by_id(after, step.rows)

@@ -25,7 +25,7 @@ from spark_queue.stores.support.budget import spend
 from spark_queue.stores.support.conditions import due_range, meets, named_ids
 from spark_queue.stores.support.damaged import EMPTY_PAGE, Records, id_of, keys_of
 from spark_queue.stores.support.scan import Place, Scanned, ScanStep, with_places
-from spark_queue.stores.types import Condition
+from spark_queue.stores.types import Condition, View
 
 #: Comes after all ids: these are UTF-8, which does not have it.
 AFTER_ALL_IDS = b"\xff"
@@ -34,7 +34,7 @@ AFTER_ALL_IDS = b"\xff"
 MAX_IDS = 10_000
 
 #: Reads documents: how many rows were read, which of them exist, and their documents.
-ReadDocuments = Callable[[str, str, Sequence[DueId]], tuple[int, list[DueId], list[bytes]]]
+ReadDocuments = Callable[[str, View, Sequence[DueId]], tuple[int, list[DueId], list[bytes]]]
 
 
 class _Step(NamedTuple):
@@ -46,7 +46,7 @@ class _Step(NamedTuple):
 
 def place_of(record: DueId) -> Place:
     """Return a record as a place: its score, and its id, in which each byte is a character."""
-    return [record[0], record[1].decode("latin-1")]
+    return [float(record[0]), record[1].decode("latin-1")]
 
 
 def parse_place(place: Place | None) -> DueId | None:
@@ -55,8 +55,8 @@ def parse_place(place: Place | None) -> DueId | None:
         return None
     try:
         score, id = place
-        if type(score) in (int, float) and not math.isnan(score) and abs(score) < 2**1023:
-            return float(score), id.encode("latin-1")
+        if type(score) is float and not math.isnan(score):
+            return score, id.encode("latin-1")
     except (ValueError, AttributeError, UnicodeError):
         pass
     raise OptionError("the cursor is not that of this store: begin with the first message", option="cursor")

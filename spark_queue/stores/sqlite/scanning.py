@@ -17,7 +17,7 @@ from contextlib import ExitStack, closing
 from typing import Any, NamedTuple
 
 from spark_queue.errors import OptionError
-from spark_queue.stores.sqlite.records import BrokenText, RowPlace, after_clause, ids_clause, read_records
+from spark_queue.stores.sqlite.records import BrokenText, RowPlace, ids_clause, read_records
 from spark_queue.stores.support.budget import spend
 from spark_queue.stores.support.conditions import due_range, named_ids
 from spark_queue.stores.support.damaged import EMPTY_PAGE
@@ -90,9 +90,8 @@ def scan_records(db: sqlite3.Connection, queue: int, step: ScanStep, bucket: str
     source = f"FROM {table} WHERE rowid IN (SELECT value FROM json_each(?)) ORDER BY mature, rowid"
     records = EMPTY_PAGE
     if matching:
-        pages = read_records(db, step.queue, source, (json.dumps(list(matching)),), len(matching), history=history)
-        with closing(pages):
-            records = next(pages, EMPTY_PAGE)
+        rowids = json.dumps(list(matching))
+        records = next(read_records(db, step.queue, source, (rowids,), len(matching), history=history), EMPTY_PAGE)
     places = [one.place for one in list(matching.values())[: records.batch.num_rows]]
     if len(places) < len(matching):  # the others are too large for one page
         return Scanned(records, places, places[-1])
@@ -173,13 +172,25 @@ def _read(db: sqlite3.Connection, select: str, values: Sequence[Any]) -> Generat
             yield _Entry.of(*row)
 
 
+def _ranges(after: RowPlace | None) -> list[tuple[str, tuple[Any, ...]]]:
+    """Return the WHERE clauses of the records after a place, in order, and their values.
+
+    They are those of the same due time, and the later ones. SQLite would find one range for both by
+    the due time alone, and walk through all records of that time.
+    """
+    if after is None:
+        return [("1", ())]
+    mature = "CAST(? AS TEXT)" if isinstance(after.mature, BrokenText) else "?"
+    return [(f"mature = {mature} AND rowid > ?", tuple(after)), (f"mature > {mature}", (after.mature,))]
+
+
 def _ordered(
     db: sqlite3.Connection, source: str, values: Sequence[Any], after: RowPlace | None, last: int | None, rows: str
 ) -> Generator[_Entry]:
-    after_place, place = after_clause(after)
     until, end = ("", ()) if last is None else (" AND mature <= ?", (last,))
-    select = f"SELECT {_DUE}, rowid, {rows} {source} AND {after_place}{until} ORDER BY mature, rowid"
-    return _read(db, select, (*values, *place, *end))
+    for within, place in _ranges(after):
+        select = f"SELECT {_DUE}, rowid, {rows} {source} AND {within}{until} ORDER BY mature, rowid"
+        yield from _read(db, select, (*values, *place, *end))
 
 
 def _all_entries(db: sqlite3.Connection, queue: int, after: RowPlace | None, last: int | None) -> Generator[_Entry]:
@@ -195,12 +206,14 @@ def _first_of_leases(
     db: sqlite3.Connection, queue: int, after: RowPlace | None, last: int | None
 ) -> list[tuple[int, _Entry]]:
     """Return the first message after a place of each lease that has one."""
-    after_place, place = after_clause(after)
-    first = f"SELECT rowid FROM message WHERE lease = held.id AND {after_place} ORDER BY mature, rowid LIMIT 1"
-    select = (
-        f"SELECT held.id, {_DUE}, message.rowid, rows FROM lease AS held JOIN message ON message.rowid = ({first})"
+    ranges = _ranges(after)
+    firsts = ", ".join(
+        f"(SELECT rowid FROM message WHERE lease = held.id AND {within} ORDER BY mature, rowid LIMIT 1)"
+        for within, _ in ranges
     )
-    where, values = "WHERE held.queue = ?", [*place, queue]
+    source = f"FROM lease AS held JOIN message ON message.rowid = coalesce({firsts}, NULL)"
+    select = f"SELECT held.id, {_DUE}, message.rowid, rows {source}"
+    where, values = "WHERE held.queue = ?", [*(value for _, place in ranges for value in place), queue]
     if last is not None:
         where += " AND mature <= ?"
         values.append(last)

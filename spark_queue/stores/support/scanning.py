@@ -129,11 +129,13 @@ class PageReader:
 
     def _split(self, found: Scanned, before: Place | None) -> Iterator[_Group]:
         """Yield the messages of a step in groups."""
+        if not found.places:
+            return
         records, schema = found.records, HISTORY if self._scan.view == "history" else MESSAGES
         if records.batch.schema != schema:
             records = records._replace(batch=records.batch.cast(schema))
         row, ids = 0, records.batch.column("id")
-        for opened in open_buckets(records) if len(ids) else ():
+        for opened in open_buckets(records):
             batch = check_payloads(opened, check_json=self._scan.check_json).batch
             id, size = ids[row].as_py(), batch.num_rows
             bucket = id if is_bucket(id) else ""
