@@ -1219,7 +1219,7 @@ class Store(ABC):
     def _scan(self, step: ScanStep) -> Scanned:
         """Examine the next records of a scan.
 
-        Raises `OptionError` for a place that is none of this layout.
+        Raises `OptionError` for a place of another layout.
         """
 
     def spans(

@@ -723,8 +723,8 @@ BUGS: dict[str, Bug] = {
         "tests/rest/test_lanes.py::test_a_look_that_would_read_too_much_is_refused_with_a_reason",
     ),
     "a filtered look reads the whole index": Bug(
-        "stores/redis/store.py",
-        "            self._spend_snapshot(client, queue, wanted, first)\n",
+        "stores/redis/scanning.py",
+        "            spend(len(examined.found))\n",
         "",
         "tests/rest/test_lanes.py::test_a_filtered_look_ends_in_time_however_many_messages_there_are",
     ),

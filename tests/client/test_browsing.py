@@ -20,7 +20,7 @@ def test_the_client_reads_page_by_page(any_url, name):
         assert [one.payload for one in queue.peek(2)] == [2, 3] and queue.peek(0) == []
         page = admin.browse_history(any_url, name, 1)
         more = admin.browse_history(any_url, name, 9, page.after)
-        assert sorted(one.payload for one in page.entries + more.entries) == [0, 1] and more.after is None
+        assert {str(one.payload) for one in page.entries + more.entries} == {"0", "1"} and more.after is None
         for wrong in (0, -1, "2"):
             with pytest.raises(OptionError, match="limit"):
                 queue.browse(wrong)

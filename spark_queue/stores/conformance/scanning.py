@@ -68,7 +68,7 @@ def all_of(pages: Sequence[Sequence[str]]) -> list[str]:
 
 
 class ScanContract:
-    """Scans: all messages once, none twice, and each page at the price of what it returns."""
+    """Scans: all messages once, none twice, and each page at the same price."""
 
     def server_work(self, store: Store, act: Callable[[], object], queue: str) -> int | None:
         """Return the work of the server for `act`: see `StoreContract`."""

@@ -97,7 +97,7 @@ class QueueIndexes:
 
 
 def scan_documents(queue: QueueIndexes, step: ScanStep, now: int) -> Scanned:
-    """Read one step. `now` is for the history. Raises `OptionError` for a place that is none."""
+    """Read one step. `now` is for the history. Raises `OptionError` for an invalid place."""
     after = parse_place(step.after, step.view)
     found, last = (
         _History(queue, now).read(step, after) if step.view == "history" else _Messages(queue).read(step, after)
@@ -162,7 +162,7 @@ def _json_place(values: tuple[Any, ...]) -> Place:
 
 
 def parse_place(place: Place | None, view: str) -> tuple[Any, ...] | None:
-    """Return the values of a place. Raises `OptionError` if they are none."""
+    """Return the values of a place. Raises `OptionError` if it is invalid."""
     if place is None:
         return None
     try:

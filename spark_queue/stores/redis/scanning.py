@@ -50,7 +50,7 @@ def place_of(record: DueId) -> Place:
 
 
 def parse_place(place: Place | None) -> DueId | None:
-    """Return the record of a place. Raises `OptionError` if it is none."""
+    """Return the record of a place. Raises `OptionError` if it is invalid."""
     if place is None:
         return None
     try:
@@ -80,7 +80,7 @@ class Scanner:
     def read(self, step: ScanStep, most: int) -> Scanned:
         """Return the records of a step, which examines at most `most` records.
 
-        Raises `OptionError` for a place that is none, and `StoreError`.
+        Raises `OptionError` for an invalid place, and `StoreError`.
         """
         rows, after = min(step.rows, most), parse_place(step.after)
         missed: set[DueId] = set()

@@ -50,7 +50,7 @@ class _Entry(NamedTuple):
 
 
 def parse_place(place: Place | None) -> RowPlace | None:
-    """Return a place as SQLite compares it. Raises `OptionError` if it is none."""
+    """Return a place as SQLite compares it. Raises `OptionError` if it is invalid."""
     if place is None:
         return None
     try:

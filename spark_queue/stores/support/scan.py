@@ -92,7 +92,7 @@ def scan_by_maturity(step: ScanStep, pages: Iterable[Records]) -> Scanned:
 
     Those of one moment stay in their order. A place has the moment (ms), the id, and how many
     messages of that moment there were up to it: for a layout whose messages have no place of their
-    own. Raises `OptionError` for a place that is none.
+    own. Raises `OptionError` for an invalid place.
     """
     found = list(pages)
     reasons = [page.damaged.get(row) for page in found for row in range(page.batch.num_rows)]
