@@ -13,7 +13,7 @@ from tests.command_line import Run
 def test_the_client_reads_page_by_page(any_url, name):
     with Queue(any_url, name, history=60) as queue:
         queue.push_many(list(range(7)))
-        queue.commit(queue.reserve(2))
+        queue.commit(*queue.reserve(2))
         first, after = queue.browse(3)
         second, end = queue.browse(limit=3, after=after)
         assert [one.payload for one in first + second] == [2, 3, 4, 5, 6] and end is None
@@ -32,7 +32,7 @@ def test_the_client_reads_page_by_page(any_url, name):
 def test_the_command_line_prints_the_cursor_of_the_next_page(url, name):
     with Queue(url, name, history=60) as queue:
         queue.push_many(list(range(7)))
-        queue.commit(queue.reserve(3))
+        queue.commit(*queue.reserve(3))
     first = Run("peek", url, name, "--limit", 3, "--json")
     assert first.out.count("\n") == 3
     after = first.err.split("--after ")[1].strip()
