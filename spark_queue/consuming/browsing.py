@@ -8,7 +8,7 @@ from typing import NamedTuple
 from spark_queue.errors import OptionError
 from spark_queue.messages.message import Message, messages
 from spark_queue.stores.base import Store
-from spark_queue.stores.support.scan import Page, Scan
+from spark_queue.stores.support.scan import Scan, ScanPage
 from spark_queue.stores.types import Condition
 
 
@@ -31,7 +31,7 @@ def browse(
     return MessagePage([one for batch in page.batches for one in messages(batch)], page.cursor)
 
 
-def scan(store: Store, request: Scan, name: str = "after") -> Page:
+def scan(store: Store, request: Scan, name: str = "after") -> ScanPage:
     """Return a page of a store, for a caller that knows the cursor by another name.
 
     Raises `OptionError` as `Store.scan` does.

@@ -79,7 +79,7 @@ from spark_queue.stores.support.damaged import Records, check_payloads, open_buc
 from spark_queue.stores.support.dead_lettering import dead_letter_damaged
 from spark_queue.stores.support.pause import PAUSE_CACHE_SECONDS, PauseCache
 from spark_queue.stores.support.refit import has_buckets, split_unfit
-from spark_queue.stores.support.scan import Page, Scan, Scanned, ScanStep
+from spark_queue.stores.support.scan import Scan, Scanned, ScanPage, ScanStep
 from spark_queue.stores.support.scanning import PageReader
 from spark_queue.stores.types import (
     ZERO_SIZES,
@@ -1191,7 +1191,7 @@ class Store(ABC):
         A bucket meets each condition on `id` or `mature`: these are for its messages.
         """
 
-    def scan(self, scan: Scan) -> Page:
+    def scan(self, scan: Scan) -> ScanPage:
         """Return the next page of messages in order, reserved ones too, and the cursor after it.
 
         A page costs what it returns: no page reads those before it again. While no client changes
@@ -1205,7 +1205,7 @@ class Store(ABC):
             raise OptionError(f"limit must be 1 or more, not {scan.limit}", option="limit")
         reader = PageReader(self, scan)
         batches = list(reader)
-        return Page(batches, reader.cursor)
+        return ScanPage(batches, reader.cursor)
 
     def scan_step(self, step: ScanStep) -> Scanned:
         """Read one step of a scan."""

@@ -726,7 +726,7 @@ BUGS: dict[str, Bug] = {
         "stores/redis/scanning.py",
         "            spend(len(examined.found))\n",
         "",
-        "tests/rest/test_lanes.py::test_a_filtered_look_ends_in_time_however_many_messages_there_are",
+        "tests/rest/test_lanes.py::test_a_look_that_would_read_too_much_is_refused_with_a_reason",
     ),
     "looks run in the process of the server": Bug(
         "rest/server.py",

@@ -33,7 +33,7 @@ from spark_queue.rest.service import QueueDependency, ServiceDependency
 from spark_queue.rest.takes import Wanted, take
 from spark_queue.rest.v1.fields import parse_count, parse_duration, parse_text, read_fields, read_json
 from spark_queue.stores.base import Store
-from spark_queue.stores.support.scan import Page, Scan
+from spark_queue.stores.support.scan import Scan, ScanPage
 from spark_queue.stores.types import Condition
 
 routes = router("messages")
@@ -197,7 +197,7 @@ class _OldCursor(NamedTuple):
     seen: int
 
 
-def _read_after(store: Store, request: Scan, old: _OldCursor) -> Page:
+def _read_after(store: Store, request: Scan, old: _OldCursor) -> ScanPage:
     """Return the page after one that an earlier version has returned.
 
     Messages of one moment are in the order of their pushes, which such a cursor does not name. So
@@ -209,7 +209,7 @@ def _read_after(store: Store, request: Scan, old: _OldCursor) -> Page:
     same = found.filter(pc.equal(milliseconds(found.column("mature")), old.moment)).num_rows
     at = pc.index(found.column("id").slice(0, same), old.id).as_py()
     skipped = at + 1 if at >= 0 else min(same, old.seen)
-    return Page(found.slice(skipped).to_batches(), page.cursor)
+    return ScanPage(found.slice(skipped).to_batches(), page.cursor)
 
 
 def _parse_old_cursor(text: str) -> _OldCursor | None:

@@ -16,12 +16,11 @@ from spark_queue.messages.message import pushes
 from spark_queue.messages.times import MAX_TIME_MS
 from spark_queue.stores.base import Store
 from spark_queue.stores.conformance.helpers import ids_of, payloads_of
+from spark_queue.stores.conformance.order import LONG_AGO
 from spark_queue.stores.conformance.waiting import MINUTE_MS, end_lease
 from spark_queue.stores.support.cursors import Cursor
 from spark_queue.stores.support.scan import Scan
 from spark_queue.stores.types import Condition, View
-
-LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
 #: Places that no store returns, in a cursor that is not damaged.
 WRONG_PLACES: list[Any] = [

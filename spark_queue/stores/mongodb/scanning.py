@@ -41,9 +41,9 @@ from spark_queue.stores.mongodb.documents import (
 )
 from spark_queue.stores.mongodb.keys import CANONICAL, filters_greater, id_of, json_text, sort_key
 from spark_queue.stores.support.budget import spend
-from spark_queue.stores.support.conditions import DueRange, due_range, meets, named_ids
+from spark_queue.stores.support.conditions import MAX_NAMED_IDS, DueRange, due_range, meets, named_ids
 from spark_queue.stores.support.damaged import EMPTY_PAGE, Records
-from spark_queue.stores.support.scan import Place, Scanned, ScanStep
+from spark_queue.stores.support.scan import Scanned, ScanPlace, ScanStep
 from spark_queue.stores.types import Condition
 
 #: The fields that are read of each document that is examined, and its size.
@@ -54,9 +54,6 @@ LIGHT_FIELDS: Document = {
 
 #: With more tags than these, a step sorts all reserved messages, and asks no longer tag by tag.
 MAX_TAGS = 256
-
-#: How many ids a step looks up at once; with more of them, it walks through the index.
-MAX_IDS = 10_000
 
 
 class _Entry(NamedTuple):
@@ -113,7 +110,9 @@ def scan_documents(queue: QueueIndexes, step: ScanStep, now: int) -> Scanned:
     return Scanned(records, places, None if end is None else _json_place(end))
 
 
-def _read_documents(queue: QueueIndexes, step: ScanStep, entries: Sequence[_Entry]) -> tuple[Records, list[Place]]:
+def _read_documents(
+    queue: QueueIndexes, step: ScanStep, entries: Sequence[_Entry]
+) -> tuple[Records, list[ScanPlace]]:
     """Return those of these documents that still exist, with their places."""
     keys = [one.document["_id"] for one in entries]
     query = {"_id": {"$in": keys}}
@@ -157,11 +156,11 @@ def _meets(queue: QueueIndexes, where: Sequence[Condition], document: Document) 
 # --- places ---------------------------------------------------------------------------------------
 
 
-def _json_place(values: tuple[Any, ...]) -> Place:
+def _json_place(values: tuple[Any, ...]) -> ScanPlace:
     return [json_text(list(values))]
 
 
-def parse_place(place: Place | None, view: str) -> tuple[Any, ...] | None:
+def parse_place(place: ScanPlace | None, view: str) -> tuple[Any, ...] | None:
     """Return the values of a place. Raises `OptionError` if it is invalid."""
     if place is None:
         return None
@@ -204,7 +203,7 @@ class _Messages:
         narrowed = (ids is not None or bounds.last is not None) and not self._queue.has_buckets()
         if not narrowed:  # messages of a bucket may be due before it, and have any id
             bounds, ids = bounds._replace(last=None), None
-        if ids is not None and len(ids) <= MAX_IDS:
+        if ids is not None and len(ids) <= MAX_NAMED_IDS:
             return _first(self._named(ids, after), step.rows, self._queue)
         if bounds.first is not None:
             start = (DatetimeMS(bounds.first), MinKey(), MinKey())
@@ -338,7 +337,7 @@ class _History:
     def read(self, step: ScanStep, after: tuple[Any, ...] | None) -> _Stream:
         """Return the entries that a step examines."""
         ids = named_ids(step.where)
-        if ids is not None and len(ids) <= MAX_IDS and not self._queue.has_buckets():
+        if ids is not None and len(ids) <= MAX_NAMED_IDS and not self._queue.has_buckets():
             keys = [self._queue.key_of(id) for id in ids]
             query = {"_id": {"$in": keys}, "processed": {"$ne": None}}
             named = self._queue.collection.find(query, self._fields, **ID_HINT)

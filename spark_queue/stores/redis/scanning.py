@@ -22,16 +22,13 @@ from spark_queue.messages.times import MAX_TIME_MS
 from spark_queue.stores.redis.documents import as_records, read_entry
 from spark_queue.stores.redis.keys import PARTS, DueId, Keys, messages_of
 from spark_queue.stores.support.budget import spend
-from spark_queue.stores.support.conditions import due_range, meets, named_ids
+from spark_queue.stores.support.conditions import MAX_NAMED_IDS, due_range, meets, named_ids
 from spark_queue.stores.support.damaged import EMPTY_PAGE, Records, id_of, keys_of
-from spark_queue.stores.support.scan import Place, Scanned, ScanStep, with_places
+from spark_queue.stores.support.scan import Scanned, ScanPlace, ScanStep, with_places
 from spark_queue.stores.types import Condition, View
 
 #: Comes after all ids: these are UTF-8, which does not have it.
 AFTER_ALL_IDS = b"\xff"
-
-#: How many ids a step looks up at once; with more of them, it walks through the index.
-MAX_IDS = 10_000
 
 #: Reads documents: how many rows were read, which of them exist, and their documents.
 ReadDocuments = Callable[[str, View, Sequence[DueId]], tuple[int, list[DueId], list[bytes]]]
@@ -44,12 +41,12 @@ class _Step(NamedTuple):
     next: DueId | None
 
 
-def place_of(record: DueId) -> Place:
+def place_of(record: DueId) -> ScanPlace:
     """Return a record as a place: its score, and its id, in which each byte is a character."""
     return [float(record[0]), record[1].decode("latin-1")]
 
 
-def parse_place(place: Place | None) -> DueId | None:
+def parse_place(place: ScanPlace | None) -> DueId | None:
     """Return the record of a place. Raises `OptionError` if it is invalid."""
     if place is None:
         return None
@@ -128,7 +125,7 @@ class Scanner:
             has_buckets = (
                 bool(client.exists(self._keys.buckets)) if ids is not None or bounds.last is not None else True
             )
-        if ids is not None and len(ids) <= MAX_IDS and not has_buckets:
+        if ids is not None and len(ids) <= MAX_NAMED_IDS and not has_buckets:
             named = [one for one in self._named(ids) if after is None or one > after][: rows + 1]
             return _Step(named[:rows], named[rows - 1] if len(named) > rows else None)
         if bounds.first is not None:

@@ -19,16 +19,13 @@ from typing import Any, NamedTuple
 from spark_queue.errors import OptionError
 from spark_queue.stores.sqlite.records import BrokenText, RowPlace, ids_clause, read_records
 from spark_queue.stores.support.budget import spend
-from spark_queue.stores.support.conditions import due_range, named_ids
+from spark_queue.stores.support.conditions import MAX_NAMED_IDS, due_range, named_ids
 from spark_queue.stores.support.damaged import EMPTY_PAGE
-from spark_queue.stores.support.scan import Place, Scanned, ScanStep
+from spark_queue.stores.support.scan import Scanned, ScanPlace, ScanStep
 from spark_queue.stores.types import PER_MESSAGE_COLUMNS, Condition
 
 #: The raw due time of a record: a text may not be UTF-8.
 _DUE = "typeof(mature), iif(typeof(mature) IN ('integer', 'real'), mature, CAST(mature AS BLOB))"
-
-#: How many ids a step looks up at once; with more of them, it walks through the index.
-MAX_IDS = 10_000
 
 
 class _Entry(NamedTuple):
@@ -44,12 +41,12 @@ class _Entry(NamedTuple):
         return cls({"text": 1, "blob": 2}.get(type, 0), due, rowid, rows)
 
     @property
-    def place(self) -> Place:
+    def place(self) -> ScanPlace:
         due = base64.b64encode(self.due).decode() if self.kind else self.due
         return [self.kind, due, self.rowid]
 
 
-def parse_place(place: Place | None) -> RowPlace | None:
+def parse_place(place: ScanPlace | None) -> RowPlace | None:
     """Return a place as SQLite compares it. Raises `OptionError` if it is invalid."""
     if place is None:
         return None
@@ -145,7 +142,7 @@ def _entries_of(
     if step.view == "history":
         return _ordered(db, "FROM history WHERE queue = ?", (queue,), after, last, "1")
     ids = named_ids(step.where)
-    if ids is not None and len(ids) <= MAX_IDS and not _exists(db, f"WHERE queue = ? AND {bucket}", queue):
+    if ids is not None and len(ids) <= MAX_NAMED_IDS and not _exists(db, f"WHERE queue = ? AND {bucket}", queue):
         by_id, values = ids_clause(sorted(ids))
         return _ordered(db, f"FROM message WHERE queue = ? AND {by_id}", (queue, *values), after, None, "rows")
     if last is not None and _has_bucket_after(db, queue, last):

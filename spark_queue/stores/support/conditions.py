@@ -20,6 +20,10 @@ COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
+#: How many ids a step of a scan looks up at once; with more of them, it walks through the index.
+MAX_NAMED_IDS = 10_000
+
+
 class DueRange(NamedTuple):
     """The moments (ms) from `first` to `last` at which messages may be due; `None`: any."""
 

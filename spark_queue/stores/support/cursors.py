@@ -16,16 +16,16 @@ from typing import Any, NamedTuple
 from spark_queue.errors import OptionError
 from spark_queue.messages.buckets import MAX_ROWS_DIGITS
 from spark_queue.messages.dead_letter import cut_text
-from spark_queue.stores.support.scan import Place
+from spark_queue.stores.support.scan import ScanPlace
 
 #: How many bytes of SHA-256 a cursor has of itself, of its queue, and of a bucket.
 DIGEST_BYTES = 6
 
 #: The form of the JSON. A later version may add others.
-VERSION = 1
+CURSOR_VERSION = 1
 
 #: How much of a wrong cursor an error quotes.
-MAX_QUOTED = 60
+QUOTED_CURSOR = 60
 
 
 class InBucket(NamedTuple):
@@ -50,12 +50,12 @@ class Cursor(NamedTuple):
     `inside`: what was passed of the bucket that follows that place.
     """
 
-    place: Place | None = None
+    place: ScanPlace | None = None
     inside: InBucket | None = None
 
     def text(self, scope: str) -> str:
         """Return the text for the next page. `scope` names the queue and the view."""
-        content = [VERSION, digest_of(scope), self.place, self.inside]
+        content = [CURSOR_VERSION, digest_of(scope), self.place, self.inside]
         packed = json.dumps(content, separators=(",", ":")).encode()
         return base64.urlsafe_b64encode(_digest(packed) + packed).rstrip(b"=").decode()
 
@@ -72,7 +72,7 @@ class Cursor(NamedTuple):
                 raise ValueError
             version, queue, place, inside = json.loads(packed)
             found = cls(place, None if inside is None else InBucket(*inside))
-            if version != VERSION or not found._is_sound():
+            if version != CURSOR_VERSION or not found._is_sound():
                 raise ValueError
         except (ValueError, TypeError, RecursionError, binascii.Error):
             raise wrong_cursor(text, "is not that of a page") from None
@@ -97,8 +97,8 @@ class Cursor(NamedTuple):
 def wrong_cursor(text: str, fault: str) -> OptionError:
     """Return the error for a cursor that cannot be used."""
     return OptionError(
-        f"the cursor {cut_text(text, MAX_QUOTED)!r} {fault}: use the one that the page before returned, or none to "
-        "begin with the first message",
+        f"the cursor {cut_text(text, QUOTED_CURSOR)!r} {fault}: use the one that the page before returned, or none "
+        "to begin with the first message",
         option="cursor",
     )
 

@@ -24,7 +24,7 @@ from spark_queue.stores.support.damaged import Records, filter_records
 from spark_queue.stores.types import Condition, View
 
 #: The place of a record in the order of a scan: JSON values, in the own form of a store.
-Place = list[Any]
+ScanPlace = list[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Scan:
     check_json: bool = True
 
 
-class Page(NamedTuple):
+class ScanPage(NamedTuple):
     """The messages of a page, and the cursor of the next page; `None` at the end."""
 
     batches: list[pa.RecordBatch]
@@ -61,7 +61,7 @@ class ScanStep:
     where: Sequence[Condition]
     rows: int
     view: View = "messages"
-    after: Place | None = None
+    after: ScanPlace | None = None
 
 
 class Scanned(NamedTuple):
@@ -71,11 +71,13 @@ class Scanned(NamedTuple):
     """
 
     records: Records
-    places: Sequence[Place]
-    next: Place | None
+    places: Sequence[ScanPlace]
+    next: ScanPlace | None
 
 
-def with_places(records: Records, places: Sequence[Place], where: Sequence[Condition]) -> tuple[Records, list[Place]]:
+def with_places(
+    records: Records, places: Sequence[ScanPlace], where: Sequence[Condition]
+) -> tuple[Records, list[ScanPlace]]:
     """Return the records that are buckets or meet the conditions, each with its place."""
     numbers = pa.array(range(records.batch.num_rows), pa.int64())
     numbered = records._replace(batch=records.batch.append_column("place", numbers))
@@ -101,7 +103,7 @@ def scan_by_maturity(step: ScanStep, pages: Iterable[Records]) -> Scanned:
     moments, ids = milliseconds(table.column("mature")).to_pylist(), table.column("id").to_pylist()
     start = _row_after(step.after, moments, ids)
     some = table.slice(start, step.rows)
-    places: list[Place] = []
+    places: list[ScanPlace] = []
     for row in range(start, start + some.num_rows):
         places.append([moments[row], ids[row], row + 1 - bisect_left(moments, moments[row])])
     damaged = {row: why for row, why in enumerate(some.column("reason").to_pylist()) if why is not None}
@@ -110,7 +112,7 @@ def scan_by_maturity(step: ScanStep, pages: Iterable[Records]) -> Scanned:
     return Scanned(Records(batch, None, damaged), places, None if ended else places[-1])
 
 
-def _row_after(place: Place | None, moments: Sequence[int], ids: Sequence[str]) -> int:
+def _row_after(place: ScanPlace | None, moments: Sequence[int], ids: Sequence[str]) -> int:
     """Return the number of the first message after a place."""
     if place is None:
         return 0

@@ -22,7 +22,7 @@ from spark_queue.stores.support.budget import spend
 from spark_queue.stores.support.conditions import check_conditions
 from spark_queue.stores.support.cursors import Cursor, InBucket, digest_of
 from spark_queue.stores.support.damaged import check_payloads, open_buckets
-from spark_queue.stores.support.scan import Place, Scan, Scanned, ScanStep
+from spark_queue.stores.support.scan import Scan, Scanned, ScanPlace, ScanStep
 from spark_queue.stores.types import Condition, filter_rows
 
 #: Most messages that one step is to examine, and by which factor steps grow while few of them meet
@@ -45,8 +45,8 @@ class _Group:
     returned, of all `messages`.
     """
 
-    before: Place | None
-    places: Sequence[Place]
+    before: ScanPlace | None
+    places: Sequence[ScanPlace]
     bucket: str  #: the id of the bucket, empty for single messages
     messages: pa.RecordBatch
     numbers: pa.Array = field(init=False)
@@ -115,7 +115,7 @@ class PageReader:
             if not self._left:
                 return
 
-    def _groups(self, after: Place | None) -> Iterator[_Group]:
+    def _groups(self, after: ScanPlace | None) -> Iterator[_Group]:
         """Yield the messages after a place. Steps grow: few may meet the conditions."""
         scan, factor = self._scan, 1
         while True:
@@ -127,7 +127,7 @@ class PageReader:
                 return
             after = found.next
 
-    def _split(self, found: Scanned, before: Place | None) -> Iterator[_Group]:
+    def _split(self, found: Scanned, before: ScanPlace | None) -> Iterator[_Group]:
         """Yield the messages of a step in groups."""
         if not found.places:
             return
