@@ -41,6 +41,11 @@ class _Entry(NamedTuple):
         return cls({"text": 1, "blob": 2}.get(type, 0), due, rowid, rows)
 
     @property
+    def row_place(self) -> RowPlace:
+        """Its place, as SQLite compares it."""
+        return RowPlace(BrokenText(self.due) if self.kind == 1 else self.due, self.rowid)
+
+    @property
     def place(self) -> ScanPlace:
         due = base64.b64encode(self.due).decode() if self.kind else self.due
         return [self.kind, due, self.rowid]
@@ -66,7 +71,8 @@ def parse_place(place: ScanPlace | None) -> RowPlace | None:
 def scan_records(db: sqlite3.Connection, queue: int, step: ScanStep, bucket: str, now: int) -> Scanned:
     """Read one step.
 
-    `queue`: the row id of the queue. `bucket`: SQL that says whether a row is a bucket.
+    `queue`: the row id of the queue. `bucket`: SQL that says whether a row is a bucket. Raises
+    `OptionError` for an invalid place.
     """
     history = step.view == "history"
     table, bounds = "history" if history else "message", due_range(step.where)
@@ -221,5 +227,4 @@ def _first_of_leases(
 def _held_entries(db: sqlite3.Connection, lease: int, first: _Entry, last: int | None) -> Generator[_Entry]:
     """Yield the messages of a lease from `first` on; read the others only if they are needed."""
     yield first
-    place = parse_place(first.place)
-    yield from _ordered(db, "FROM message WHERE lease = ?", (lease,), place, last, "rows")
+    yield from _ordered(db, "FROM message WHERE lease = ?", (lease,), first.row_place, last, "rows")
