@@ -113,7 +113,10 @@ def scan_by_maturity(step: ScanStep, pages: Iterable[Records]) -> Scanned:
 
 
 def _row_after(place: ScanPlace | None, moments: Sequence[int], ids: Sequence[str]) -> int:
-    """Return the number of the first message after a place. Raises `OptionError` if it is invalid."""
+    """Return the number of the first message after a place.
+
+    Raises `OptionError` for an invalid place.
+    """
     if place is None:
         return 0
     try:
