@@ -15,20 +15,19 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Self
 
-import pyarrow as pa
-
+from spark_queue.consuming.browsing import MessagePage, browse
 from spark_queue.consuming.holdings import Holdings
 from spark_queue.consuming.iteration import Lead, MessageIterator
 from spark_queue.consuming.reserver import MessageReserver
 from spark_queue.errors import MessageError, OptionError
 from spark_queue.messages.buckets import Layout
 from spark_queue.messages.ids import new_id_array
-from spark_queue.messages.message import Message, messages, pushes
+from spark_queue.messages.message import Message, pushes
 from spark_queue.messages.payload import Json
 from spark_queue.messages.value_errors import error_for_rows
 from spark_queue.options.arguments import check_count, check_keywords, check_seconds
@@ -325,8 +324,19 @@ class Queue:
     @check_keywords
     def peek(self, limit: int = 10) -> list[Message]:
         """Return the first messages in order, also reserved and scheduled ones; reserve none."""
-        found: Iterator[pa.RecordBatch] = self.store.peek(self.name, limit=limit)
-        return [one for batch in found for one in messages(batch)]
+        return browse(self.store, self.name, limit).messages if limit else []
+
+    @check_keywords
+    def browse(self, limit: int = 100, after: str | None = None) -> MessagePage:
+        """Return the first messages in order as `peek` does, and the cursor of the next page.
+
+        `after`: the cursor of the page before. No page reads earlier ones again, so all cost the
+        same. Each message comes once. Those that others move meanwhile may be missing; those that
+        are pushed again or rolled back to a later due time may come again. Raises `OptionError` for
+        a cursor of another queue.
+        """
+        check_count("limit", limit)
+        return browse(self.store, self.name, limit, after)
 
     def compact(self) -> int:
         """Merge single ready messages and small buckets into large buckets.

@@ -16,6 +16,8 @@ from .dead_letters import dead_letters as dead_letters
 from .dead_letters import redrive as redrive
 from .history import HistoryEntry as HistoryEntry
 from .history import HistoryFilters as HistoryFilters
+from .history import HistoryPage as HistoryPage
+from .history import browse_history as browse_history
 from .history import history as history
 from .history import replay as replay
 from .layouts import compact as compact

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Unpack
+from typing import NamedTuple, Unpack
 
 import pyarrow as pa
 
 from spark_queue.admin.common import open_existing
 from spark_queue.admin.filters import CheckedFilters, Filters, check_filters
+from spark_queue.consuming.browsing import scan
 from spark_queue.errors import OptionError, did_you_mean
 from spark_queue.events.event import FAILED, FINISHED
 from spark_queue.messages.columns import header_dicts
@@ -20,6 +21,7 @@ from spark_queue.messages.schema import EPOCH, HISTORY, OUTCOMES, Outcome
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.existence import check_exists
 from spark_queue.stores.services.replay import Replay
+from spark_queue.stores.support.scan import Scan
 from spark_queue.stores.types import Condition, check_outcome
 
 #: The outcomes that a replay takes by default.
@@ -68,6 +70,26 @@ def history(url: str, queue: str, **filters: Unpack[HistoryFilters]) -> list[His
         check_exists(store, queue)
         found = [one for batch in search.find(store) for one in _to_entries(batch)]
         return sorted(found, key=lambda one: (one.processed, one.mature, one.id))
+
+
+class HistoryPage(NamedTuple):
+    """Messages of a history, and the cursor of the next page; `None` at the end."""
+
+    entries: list[HistoryEntry]
+    after: str | None
+
+
+def browse_history(url: str, queue: str, limit: int = 100, after: str | None = None) -> HistoryPage:
+    """Return a page of the history, which costs what it returns.
+
+    The order is that of the database: when messages were processed, on Redis when their entries
+    expire, on SQLite when they were due. `after` is the cursor of the page before. Raises
+    `OptionError` for a cursor that is damaged, or of another queue.
+    """
+    with open_existing(url, queue) as store:
+        check_exists(store, queue)
+        page = scan(store, Scan(queue, (), limit, "history", after))
+        return HistoryPage([one for batch in page.batches for one in _to_entries(batch)], page.cursor)
 
 
 def replay(

@@ -10,6 +10,8 @@ from typing import Any
 
 from spark_queue.admin.common import STEP, open_existing
 from spark_queue.admin.reservations import check_not_owned
+from spark_queue.consuming.browsing import MessagePage
+from spark_queue.consuming.browsing import browse as browse_store
 from spark_queue.messages.message import Message, messages
 from spark_queue.messages.times import MAX_TIME_MS
 from spark_queue.stores.base import PAGE_ROWS, Store
@@ -37,6 +39,16 @@ def peek(url: str, queue: str, limit: int | None = 10, ids: Collection[str] | No
         check_exists(store, queue)
         where = [] if ids is None else [Condition("id", "in", tuple(ids))]
         return [one for batch in store.peek(queue, where, limit=limit) for one in messages(batch)]
+
+
+def browse(url: str, queue: str, limit: int = 100, after: str | None = None) -> MessagePage:
+    """Return messages as `peek` does, page by page; `after` is the cursor of the page before.
+
+    Raises `OptionError` for a cursor that is damaged, or of another queue.
+    """
+    with open_existing(url, queue) as store:
+        check_exists(store, queue)
+        return browse_store(store, queue, limit, after)
 
 
 def queues(url: str) -> list[str]:

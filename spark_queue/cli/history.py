@@ -23,7 +23,7 @@ from spark_queue.cli.params import (
     option,
     since,
 )
-from spark_queue.errors import plural
+from spark_queue.errors import OptionError, plural
 
 # Which messages.
 ConsumerOption = Annotated[
@@ -52,17 +52,31 @@ def history(
     since: ProcessedSince = None,
     until: ProcessedUntil = None,
     limit: Annotated[int, number("--limit", f"Maximum number: the latest (default: {LIST_ROWS}).")] = LIST_ROWS,
+    after: Annotated[
+        str | None,
+        option("--after", "CURSOR", "Show a page in the order of the database instead; `start`: the first one."),
+    ] = None,
     json: JsonFlag = False,
 ) -> None:
     """Show the messages that a queue has processed, latest last.
 
-    A queue keeps them if its readers set the option `history`, or by `commit --history`.
+    A queue keeps them if its readers set the option `history`, or by `commit --history`. The latest
+    are found by reading all of it. With `--after` only a page is read, and the cursor of the next
+    one is printed to standard error.
     """
+    heads = ("id", "processed (UTC)", "by", "outcome", "tries", "error", "payload")
+    if after is not None:
+        if any(one is not None for one in (id, consumer, outcome, reason, since, until)):
+            raise OptionError("--after reads a page of all messages: leave the filters out", option="after")
+        page = admin.browse_history(url, queue, limit, None if after == "start" else after)
+        print_list(page.entries, limit, "message", heads, _history_row, json=json)
+        if page.after is not None:
+            echo_err(f"to read on: --after {page.after}")
+        return
     found = admin.history(
         url, queue, ids=id, consumer=consumer, outcome=outcome, reason=reason, since=since, until=until,
         limit=limit + 1,
     )  # fmt: skip
-    heads = ("id", "processed (UTC)", "by", "outcome", "tries", "error", "payload")
     print_list(found, limit, "message", heads, _history_row, json=json, last=True)
     if not found:
         echo_err(f"the history of {queue} has no messages of this kind{admin.suggest(url, queue)}")

@@ -344,11 +344,15 @@ def peek(
         ),
     ] = None,
     limit: Annotated[int, number("--limit", "Maximum number of messages (default: 10).")] = 10,
+    after: Annotated[
+        str | None, option("--after", "CURSOR", "Show the messages after those that a call printed this cursor for.")
+    ] = None,
     json: JsonLines = False,
 ) -> None:
     """Show the first messages without reserving them.
 
-    Reserved and scheduled messages are shown, too.
+    Reserved and scheduled messages are shown, too. If there are more, the cursor of the next ones
+    is printed to standard error.
     """
     name = resolve_queue(queue, topic)
     if msgid is not None:
@@ -359,11 +363,13 @@ def peek(
             raise typer.Exit(1)
         print_json_line(found[0] if json else found[0].payload)
         return
-    found = admin.queues.peek(url, name, limit)
+    found, next = admin.queues.browse(url, name, limit, after)
     if json:
         for one in found:
             print_json_line(one)
     elif found:
         print_messages(found)
     else:
-        echo_err(f"{name} is empty")
+        echo_err(f"{name} is empty" if after is None else f"{name} has no more messages")
+    if next is not None:
+        echo_err(f"to read on: --after {next}")

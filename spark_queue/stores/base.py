@@ -66,7 +66,7 @@ from spark_queue.messages.dead_letter import cut_text
 from spark_queue.messages.ids import new_ids
 from spark_queue.messages.json_text import is_text
 from spark_queue.messages.rules import replace_invalid_utf8, validate_rows
-from spark_queue.messages.schema import HISTORY, HISTORY_FIELDS, MESSAGES
+from spark_queue.messages.schema import HISTORY, MESSAGES
 from spark_queue.messages.times import MAX_TIME_MS
 from spark_queue.options.masking import mask, scheme_of
 from spark_queue.options.queue_names import MAX_QUEUE_BYTES, source_queue
@@ -75,11 +75,14 @@ from spark_queue.stores.queue import StoredQueue
 from spark_queue.stores.spans import WHOLE, Sample, Span, cut_spans, sample_size
 from spark_queue.stores.support.bucket_split import isolate, split_bucket
 from spark_queue.stores.support.budget import spend
+from spark_queue.stores.support.conditions import check_conditions
 from spark_queue.stores.support.counters import Counters, Counts, Statistics
 from spark_queue.stores.support.damaged import Records, check_payloads, open_buckets, slice_records
 from spark_queue.stores.support.patience import retry_timeout_or
 from spark_queue.stores.support.pause import PAUSE_CACHE_SECONDS, PauseCache
 from spark_queue.stores.support.refit import has_buckets, split_unfit
+from spark_queue.stores.support.scan import Scan, Scanned, ScanPage, ScanStep
+from spark_queue.stores.support.scanning import PageReader
 from spark_queue.stores.support.settings import SettingsCache
 from spark_queue.stores.support.waiting import AwaitedQueue, OneQueue, wait
 from spark_queue.stores.types import (
@@ -1177,44 +1180,63 @@ class Store(ABC):
         `check_json`, so is a message of kind `json` whose payload is not JSON. Raises `OptionError`
         for a condition on a column of the history in another view.
         """
-        schema = MESSAGES if view == "messages" else HISTORY
-        for one in where:
-            if one.column in HISTORY_FIELDS.names and view != "history":
-                raise OptionError(f"only the history has a column {one.column!r}: set view=history", option="view")
-        where = [one.possible() for one in where]
-        buckets = 0
-
-        def scan(limit: int | None) -> Iterator[pa.RecordBatch]:
-            nonlocal buckets
-            for page in self._peek(queue, where, limit, view, rows, span):
-                if page.batch.schema != schema:
-                    page = page._replace(batch=page.batch.cast(schema))
-                for found in open_buckets(page):
-                    batch = check_payloads(found, check_json=check_json).batch
-                    if found is page:
-                        yield batch
-                    else:
-                        buckets += 1
-                        spend(batch.num_rows, batch.nbytes)
-                        fitting = filter_rows(batch, where)
-                        yield from (fitting.slice(start, rows) for start in range(0, fitting.num_rows, rows))
-
-        if limit is None:
-            yield from scan(None)
+        if limit is not None:
+            first = PageReader(self, Scan(queue, where, limit, view, check_json=check_json)) if limit else ()
+            yield from (batch.slice(start, rows) for batch in first for start in range(0, batch.num_rows, rows))
             return
-        found = pa.Table.from_batches(scan(limit), schema)
-        if buckets and where and found.num_rows < limit:  # perhaps no message in them matches
-            found = pa.Table.from_batches(scan(None), schema)
-        first = found.sort_by("mature") if buckets else found  # stable: of one moment, in their order
-        yield from first.slice(0, limit).combine_chunks().to_batches(max_chunksize=rows)
+        check_conditions(where, view)
+        schema = MESSAGES if view == "messages" else HISTORY
+        where = [one.possible() for one in where]
+        for page in self._peek(queue, where, view, rows, span):
+            if page.batch.schema != schema:
+                page = page._replace(batch=page.batch.cast(schema))
+            for found in open_buckets(page):
+                batch = check_payloads(found, check_json=check_json).batch
+                if found is page:
+                    yield batch
+                else:
+                    spend(batch.num_rows, batch.nbytes)
+                    fitting = filter_rows(batch, where)
+                    yield from (fitting.slice(start, rows) for start in range(0, fitting.num_rows, rows))
 
     @abstractmethod
     def _peek(
-        self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int, span: Span = WHOLE
+        self, queue: str, where: Sequence[Condition], view: View, rows: int, span: Span = WHOLE
     ) -> Iterator[Records]:
         """Yield records.
 
         A bucket meets each condition on `id` or `mature`: these are for its messages.
+        """
+
+    def scan(self, scan: Scan) -> ScanPage:
+        """Return the next page of messages in order, reserved ones too, and the cursor after it.
+
+        A page costs what it returns: no page reads those before it again. While no client changes
+        the queue, the pages have each message once. Meanwhile no message comes twice, unless it was
+        pushed again, or rolled back to a later due time. A message that others move or release may
+        be missed. A cursor is text that any client can use, also after a restart. The rows are
+        those of `peek`. Raises `OptionError` for a cursor that is damaged, or of another queue or
+        view, for a limit below 1, and for conditions as `peek` does.
+        """
+        if scan.limit < 1:
+            raise OptionError(f"limit must be 1 or more, not {scan.limit}", option="limit")
+        reader = PageReader(self, scan)
+        batches = list(reader)
+        return ScanPage(batches, reader.cursor)
+
+    def scan_step(self, step: ScanStep) -> Scanned:
+        """Read one step of a scan."""
+        return self._attempt(self._scan, step)
+
+    def scan_scope(self, scan: Scan) -> str:
+        """Return the name of that for which a cursor is valid."""
+        return f"{self.layout_name} {scan.view} {scan.queue}"
+
+    @abstractmethod
+    def _scan(self, step: ScanStep) -> Scanned:
+        """Examine the next records of a scan.
+
+        Raises `OptionError` for a place of another layout.
         """
 
     def spans(

@@ -190,6 +190,30 @@ BUGS: dict[str, Bug] = {
         "tests/spark/write/test_publish.py::test_stages_of_dead_attempts_and_earlier_runs_are_swept",
         worlds=True,
     ),
+    "a page examines all messages before it": Bug(
+        "stores/sqlite/scanning.py",
+        "{source} AND {within}{until}",
+        "{source} AND iif({within}, 1, 0){until}",
+        f"{CONFORMANCE}test_a_later_page_costs_no_more_than_the_first",
+    ),
+    "a page is not cut where others are unknown": Bug(
+        "stores/redis/scanning.py",
+        "            found = [one for one in found if one <= last]\n",
+        "",
+        f"{CONFORMANCE}test_the_pages_have_all_messages_once_in_order",
+    ),
+    "a page begins with the bucket in which the last one ended": Bug(
+        "stores/support/scanning.py",
+        "            first.pass_first(inside.done)\n",
+        "",
+        "tests/stores/test_conformance.py::TestBuckets::test_the_pages_have_all_messages_once_in_order",
+    ),
+    "a cursor of another queue is used": Bug(
+        "stores/support/cursors.py",
+        "        if queue != digest_of(scope):\n",
+        "        if not queue:\n",
+        f"{CONFORMANCE}test_a_cursor_that_is_damaged_or_of_another_queue_is_refused",
+    ),
     "a message at a cut is in two spans": Bug(
         "stores/sqlite/sampling.py",
         '("<", span.high)',
@@ -798,10 +822,10 @@ BUGS: dict[str, Bug] = {
         "tests/rest/test_lanes.py::test_a_look_that_would_read_too_much_is_refused_with_a_reason",
     ),
     "a filtered look reads the whole index": Bug(
-        "stores/redis/store.py",
-        "            self._spend_snapshot(client, queue, wanted, first)\n",
+        "stores/redis/scanning.py",
+        "            spend(len(examined.found))\n",
         "",
-        "tests/rest/test_lanes.py::test_a_filtered_look_ends_in_time_however_many_messages_there_are",
+        "tests/rest/test_lanes.py::test_a_look_that_would_read_too_much_is_refused_with_a_reason",
     ),
     "looks run in the process of the server": Bug(
         "rest/server.py",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, NamedTuple
 
@@ -14,13 +15,14 @@ from fastapi import Query, Request
 from starlette.responses import Response
 
 from spark_queue.admin.push import messages_to_batch
+from spark_queue.consuming.browsing import scan
 from spark_queue.errors import MessageError, OptionError
 from spark_queue.messages.columns import milliseconds
 from spark_queue.messages.payload import Json
 from spark_queue.messages.schema import MESSAGES
 from spark_queue.messages.times import MAX_TIME_MS, MIN_TIME_MS
 from spark_queue.rest.answers import json_response, json_text, text_response
-from spark_queue.rest.base64url import decode_base64url, encode_base64url
+from spark_queue.rest.base64url import decode_base64url
 from spark_queue.rest.errors import add_nothing_pushed
 from spark_queue.rest.lanes import Lane, lane
 from spark_queue.rest.looks.contents import Contents, look_at
@@ -30,12 +32,17 @@ from spark_queue.rest.routes import CONSUMER_PATTERN, describe_body, describe_js
 from spark_queue.rest.service import QueueDependency, ServiceDependency
 from spark_queue.rest.takes import Wanted, take
 from spark_queue.rest.v1.fields import parse_count, parse_duration, parse_text, read_fields, read_json
+from spark_queue.stores.base import Store
+from spark_queue.stores.support.scan import Scan, ScanPage
 from spark_queue.stores.types import Condition
 
 routes = router("messages")
 
 #: Messages that are reserved or looked at by default.
 DEFAULT_LIMIT = 100
+
+#: Most characters of a cursor. It has the id of a message, which another program may have chosen.
+MAX_CURSOR = 8_000
 
 DURATION = {"type": "string", "pattern": r"^\d{1,9}(ms|s|m|h)$"}
 MESSAGE_SCHEMA = {
@@ -144,12 +151,13 @@ async def look(
     due_until: Annotated[datetime | None, Query(description="Only those due before this moment.")] = None,
     min_tries: Annotated[int, Query(ge=0, lt=2**31, description="Only those with as many failed tries.")] = 0,
     limit: Annotated[int, Query(ge=1, le=10_000, description="Return at most this many messages.")] = DEFAULT_LIMIT,
-    after: Annotated[str | None, Query(description="The `after` of the last answer.", max_length=1_000)] = None,
+    after: Annotated[str | None, Query(description="The `after` of the last answer.", max_length=MAX_CURSOR)] = None,
 ) -> Response:
     """Look at messages in the order in which they are due, without reserving them.
 
     Reserved and scheduled messages are shown, too. To read on, give the `after` of the last answer;
-    it is null at the end. Messages that change in between may be missing, or come twice.
+    it is null at the end. Messages that others move in between may be missing. None comes twice,
+    unless it was pushed again or rolled back to a later due time.
     """
     service.check_limit(limit, "limit")
     where: list[Condition] = []
@@ -161,13 +169,25 @@ async def look(
             where.append(Condition("mature", op, _milliseconds_of(name, moment)))  # type: ignore[arg-type]
     if min_tries:
         where.append(Condition("tries", ">=", min_tries))
-    start = None if after is None else _parse_cursor(after)
-
-    return text_response(await service.look((), _read_page, bound.ns, bound.queue, where, limit, start))
+    return text_response(await service.look((), _read_page, bound.ns, bound.queue, where, limit, after))
 
 
-class _Place(NamedTuple):
-    """Where a page ended: the moment (ms) and the id of its last message.
+@look_at
+def _read_page(
+    contents: Contents, ns: str, queue: str, where: Sequence[Condition], limit: int, after: str | None
+) -> bytes:
+    """Return a page."""
+    store = contents.stores[ns]
+    old = None if after is None else _parse_old_cursor(after)
+    if old is None:
+        page = scan(store, Scan(queue, where, limit, cursor=after), "parameter 'after'")
+    else:
+        page = _read_after(store, Scan(queue, where, limit), old)
+    return json_text({"messages": list(message_dicts(page.batches, None)), "after": page.cursor})
+
+
+class _OldCursor(NamedTuple):
+    """The cursor of an earlier version: the moment (ms) and the id of the last message of a page.
 
     `seen`: how many messages of that moment there were up to it.
     """
@@ -177,53 +197,32 @@ class _Place(NamedTuple):
     seen: int
 
 
-@look_at
-def _read_page(
-    contents: Contents, ns: str, queue: str, where: Sequence[Condition], limit: int, start: _Place | None
-) -> bytes:
-    """Return a page.
+def _read_after(store: Store, request: Scan, old: _OldCursor) -> ScanPage:
+    """Return the page after one that an earlier version has returned.
 
-    Messages of one moment are in the order of their pushes, which no condition can name. So those
-    of the moment of `start` are read again, up to the last one that was seen.
+    Messages of one moment are in the order of their pushes, which such a cursor does not name. So
+    those of its moment are read again.
     """
-    if start is not None:
-        where = [*where, Condition("mature", ">=", start.moment)]
-        limit += start.seen
-    batches = list(contents.stores[ns].peek(queue, where, limit=limit))
-    found = pa.Table.from_batches(batches, MESSAGES)
-    moments = milliseconds(found.column("mature"))
-    skipped = 0
-    if start is not None:
-        same = _count(moments, start.moment)
-        at = pc.index(found.column("id").slice(0, same), start.id).as_py()
-        skipped = at + 1 if at >= 0 else min(same, start.seen)
-    last = None
-    if found.num_rows == limit:
-        moment = moments[-1].as_py()
-        last = _cursor_text(_Place(moment, found.column("id")[-1].as_py(), _count(moments, moment)))
-    return json_text({"messages": list(message_dicts(found.slice(skipped).to_batches(), None)), "after": last})
+    where = [*request.where, Condition("mature", ">=", old.moment)]
+    page = store.scan(replace(request, where=where, limit=request.limit + old.seen))
+    found = pa.Table.from_batches(page.batches, MESSAGES)
+    same = found.filter(pc.equal(milliseconds(found.column("mature")), old.moment)).num_rows
+    at = pc.index(found.column("id").slice(0, same), old.id).as_py()
+    skipped = at + 1 if at >= 0 else min(same, old.seen)
+    return ScanPage(found.slice(skipped).to_batches(), page.cursor)
 
 
-def _count(moments: pa.ChunkedArray, moment: int) -> int:
-    """Return how many of the moments are this one."""
-    number: int | None = pc.sum(pc.equal(moments, moment)).as_py()
-    return number or 0
-
-
-def _cursor_text(place: _Place) -> str:
-    return encode_base64url(orjson.dumps(list(place)))
-
-
-def _parse_cursor(text: str) -> _Place:
+def _parse_old_cursor(text: str) -> _OldCursor | None:
+    """Return the cursor of an earlier version; `None` if this is none."""
     try:
         moment, id, *more = orjson.loads(decode_base64url(text))
-        (seen,) = more or (0,)  # earlier versions had none
+        (seen,) = more or (0,)  # the first versions had none
         valid = isinstance(moment, int) and isinstance(id, str) and isinstance(seen, int)
         if valid and MIN_TIME_MS <= moment <= MAX_TIME_MS and 0 <= seen < 2**31:
-            return _Place(moment, id, seen)
+            return _OldCursor(moment, id, seen)
     except (ValueError, TypeError):
         pass
-    raise OptionError(f"parameter 'after' is {text[:60]!r} but must be the 'after' of an answer", option="after")
+    return None
 
 
 def _milliseconds_of(name: str, moment: datetime) -> int:

@@ -57,6 +57,7 @@ from spark_queue.stores.conformance.order import OrderContract
 from spark_queue.stores.conformance.pause import PauseContract
 from spark_queue.stores.conformance.payloads import PayloadContract
 from spark_queue.stores.conformance.pushed import PushedContract
+from spark_queue.stores.conformance.scanning import ScanContract
 from spark_queue.stores.conformance.sized import SizedContract
 from spark_queue.stores.conformance.sizes import SizesContract
 from spark_queue.stores.conformance.spans import SpansContract
@@ -147,6 +148,7 @@ class StoreContract(
     SizesContract,
     PushedContract,
     SpansContract,
+    ScanContract,
 ):
     """The tests of the contract. Inherit them, and define the fixtures `url` and `unreachable`.
 

@@ -156,9 +156,9 @@ class BucketStore(MongoStore):
         return True
 
     def _peek(
-        self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int, span: Span = WHOLE
+        self, queue: str, where: Sequence[Condition], view: View, rows: int, span: Span = WHOLE
     ) -> Iterator[Records]:
-        return super()._peek(queue, (), limit, view, rows, span)  # `Store.peek` filters opened buckets
+        return super()._peek(queue, (), view, rows, span)  # `Store.peek` filters opened buckets
 
 
 def _to_entries(rows: pa.RecordBatch) -> list[Document]:

@@ -26,7 +26,8 @@ from bson.regex import Regex
 from spark_queue.messages.buckets import is_bucket
 from spark_queue.messages.ids import FOREIGN_ID_PREFIX, OBJECT_ID
 
-_CANONICAL = json_util.JSONOptions(
+#: How values are written in canonical Extended JSON.
+CANONICAL = json_util.JSONOptions(
     json_mode=json_util.JSONMode.CANONICAL, datetime_conversion=DatetimeConversion.DATETIME_MS
 )
 
@@ -44,7 +45,7 @@ _RANKS = {name: rank for rank, names in enumerate(_TYPE_ORDER) for name in names
 
 def json_text(value: object) -> str:
     """Return canonical Extended JSON, which distinguishes all BSON types."""
-    text: str = json_util.dumps(value, json_options=_CANONICAL, separators=(",", ":"))
+    text: str = json_util.dumps(value, json_options=CANONICAL, separators=(",", ":"))
     return text
 
 
@@ -66,7 +67,7 @@ def key_of(id: str) -> Any:
         return id
     if id.startswith(FOREIGN_ID_PREFIX):
         try:
-            (key,) = json_util.loads(id, json_options=_CANONICAL).values()
+            (key,) = json_util.loads(id, json_options=CANONICAL).values()
         except (ValueError, TypeError, ArithmeticError, AttributeError, RecursionError, BSONError):
             pass  # an id of the user's own that looks like one
         else:

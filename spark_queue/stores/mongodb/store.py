@@ -116,7 +116,6 @@ from spark_queue.stores.mongodb.documents import (
     count_of,
     dead_letter_headers,
     due_by,
-    due_of,
     filter_after,
     free_state,
     held_by,
@@ -139,6 +138,7 @@ from spark_queue.stores.mongodb.marks import HINTED_AGE, INSERT_AGE, Mark, Marks
 from spark_queue.stores.mongodb.oversize import MAX_LETTER_BYTES, fit_letter, fits
 from spark_queue.stores.mongodb.places import PLACES, inherit_places
 from spark_queue.stores.mongodb.sampling import sample_keys
+from spark_queue.stores.mongodb.scanning import QueueIndexes, scan_documents
 from spark_queue.stores.mongodb.signals import MongoSubscription
 from spark_queue.stores.mongodb.stages import INTERRUPTED, OWN_PREFIX, STAGED, Stages
 from spark_queue.stores.services.listener import Subscription
@@ -147,6 +147,7 @@ from spark_queue.stores.spans import WHOLE, Sample, Span
 from spark_queue.stores.support.budget import current_budget, spend
 from spark_queue.stores.support.counters import Counts, Statistics
 from spark_queue.stores.support.damaged import EMPTY_PAGE, MAX_NEVER_DUE, Records
+from spark_queue.stores.support.scan import Scanned, ScanStep
 from spark_queue.stores.types import (
     Claim,
     Commit,
@@ -1148,19 +1149,19 @@ class MongoStore(SignallingStore):
             return None if first["mature"] >= NO_END_DATE else int(first["mature"]) - int(first["now"])
         return None
 
+    def _scan(self, step: ScanStep) -> Scanned:
+        collection = self._queue_view(step.queue)
+        queue = QueueIndexes(
+            collection, self._queue_fields(step.queue), bool(self._hint(collection, READY_INDEX)), self._rows_field,
+            self._id_of, self._key_of, partial(self._has_buckets, collection), self._pages,
+        )  # fmt: skip
+        return scan_documents(queue, step, self._now() if step.view == "history" else 0)
+
     def _peek(
-        self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int, span: Span = WHOLE
+        self, queue: str, where: Sequence[Condition], view: View, rows: int, span: Span = WHOLE
     ) -> Iterator[Records]:
         states = (FREE, HELD_BY_US, HELD_BY_OTHERS) if view == "messages" else (history_state(self.now()),)
         ids = [id_filter(one) for one in where if one.column == "id"]  # the same in every state
-        if limit is not None:
-            first: dict[str, Document] = {}
-            for state in states if limit else ():
-                for one in self._attempt(self._first_in_state, queue, state, where, ids, limit):
-                    first.setdefault(id_of(one["_id"]), one)  # its state may have changed meanwhile
-            ordered = sorted(first.values(), key=_order_of)
-            yield from (as_records(queue, page) for page in self._pages(ordered[:limit], rows))
-            return
         # In the order of `_id`, which never changes: no message is returned twice. In pages, since
         # the caller may be slow.
         query = {"$and": [{"$or": [state.query_with(where) for state in states]}, *ids]}
@@ -1175,18 +1176,6 @@ class MongoStore(SignallingStore):
         query = history_state(self._now()).query if view == "history" else {"processed": None}
         by = self._hint(collection, READY_INDEX)
         return sample_keys(collection, self._collection(queue), {**self._queue_fields(queue), **query}, size, **by)
-
-    def _first_in_state(
-        self, queue: str, state: DocumentState, where: Sequence[Condition], ids: list[Filter], limit: int
-    ) -> list[Document]:
-        """Return the first `limit` messages in a state, in order.
-
-        Raises `OptionError` if the name of the queue is not allowed.
-        """
-        collection = self._queue_view(queue)
-        by = ID_HINT if ids else self._hint(collection, state.hint_index)
-        query = {"$and": [state.query_with(where), *ids]}
-        return list(spend_documents(collection.find(query, limit=limit, **by).sort(state.order)))
 
     def _page_by_id(
         self, queue: str, query: Filter, after: DocumentPlace | None, rows: int, span: Span = WHOLE
@@ -1256,11 +1245,6 @@ class MongoStore(SignallingStore):
         if self._marks.read(queue, queue) is not Mark.ABSENT:
             self._database()[queue].drop()
         self._marks.note_drop(queue)
-
-
-def _order_of(document: Document) -> tuple[Any, ...]:
-    """Return the sort key of a message: that of the order in which messages are reserved."""
-    return sort_key(due_of(document)), sort_key(document.get("_seq")), sort_key(document["_id"])
 
 
 def _to_raw_note(document: Document) -> RawNote:

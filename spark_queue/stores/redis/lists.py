@@ -42,14 +42,14 @@ from spark_queue.errors import OptionError
 from spark_queue.fork_locks import add_lock
 from spark_queue.messages.buckets import Layout
 from spark_queue.messages.json_text import load_json
-from spark_queue.messages.schema import MESSAGES
 from spark_queue.options.url import StoreUrl
 from spark_queue.stores.base import PAGE_ROWS, rejected_rows_error
 from spark_queue.stores.redis.documents import as_records
 from spark_queue.stores.redis.keys import DueId, key_prefix
 from spark_queue.stores.redis.store import SCRIPT_CHUNK, RedisStore, load_scripts
 from spark_queue.stores.spans import WHOLE, Sample, Span
-from spark_queue.stores.support.damaged import Records, filter_records, first_records, id_of
+from spark_queue.stores.support.damaged import Records, filter_records, id_of
+from spark_queue.stores.support.scan import Scanned, ScanStep, scan_by_maturity
 from spark_queue.stores.types import Condition, DeadLetterInfo, LayoutFeature, Selection, View
 
 T = TypeVar("T")
@@ -111,17 +111,24 @@ class ListStore(RedisStore):
         # Messages move within the list, and those of keuss have no ids.
         return super()._sample(queue, view, size) if view == "history" else Sample()
 
+    def _scan(self, step: ScanStep) -> Scanned:
+        if step.view == "history":
+            return super()._scan(step)
+        return scan_by_maturity(step, self._peek(step.queue, step.where, step.view, PAGE_ROWS))
+
     def _peek(
-        self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int, span: Span = WHOLE
+        self, queue: str, where: Sequence[Condition], view: View, rows: int, span: Span = WHOLE
     ) -> Iterator[Records]:
-        if view == "history" or limit == 0:
-            yield from super()._peek(queue, where, limit, view, rows, span)
+        if view == "history":
+            yield from super()._peek(queue, where, view, rows, span)
             return
         free, held, waiting = self._attempt(self._snapshot, queue)
         indexed = self._document_pages(queue, "messages", sorted(free + held), rows)
         parts = chain(self._read_lists(queue, waiting, {id for _, id in free + held}, rows), indexed)
-        pages = (filter_records(as_records(queue, *part), where) for part in parts)
-        yield from first_records(pages, MESSAGES, limit, rows)
+        for part in parts:
+            page = filter_records(as_records(queue, *part), where)
+            if page.batch.num_rows:
+                yield page
 
     def _read_lists(
         self, queue: str, waiting: list[list[bytes]], known_ids: set[bytes], rows: int

@@ -28,10 +28,9 @@ of 13 digits: for keuss, a message due before 2001-09-09 is not due yet.
 from __future__ import annotations
 
 import math
-import operator
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from hashlib import sha1
 from itertools import chain, groupby
@@ -46,7 +45,7 @@ from spark_queue.errors import NotAQueue, StoreError
 from spark_queue.messages.batching import batch_by_size
 from spark_queue.messages.buckets import MAX_BUCKET_BYTES, ClaimLimit, Record
 from spark_queue.messages.columns import due_ms, pushed_ms
-from spark_queue.messages.schema import BUCKET_PREFIX, HISTORY
+from spark_queue.messages.schema import BUCKET_PREFIX
 from spark_queue.messages.times import MAX_TIME_MS
 from spark_queue.options.masking import cause_without_secrets, mask
 from spark_queue.options.url import StoreUrl
@@ -70,15 +69,18 @@ from spark_queue.stores.redis.keys import (
     registry_key,
     single_run,
 )
+from spark_queue.stores.redis.scanning import Scanner
 from spark_queue.stores.redis.signals import RedisSubscription
 from spark_queue.stores.services import eviction
 from spark_queue.stores.services.listener import Subscription
 from spark_queue.stores.services.signals import SignallingStore
 from spark_queue.stores.spans import WHOLE, Sample, Span
 from spark_queue.stores.support.budget import current_budget, spend
+from spark_queue.stores.support.conditions import meets
 from spark_queue.stores.support.counters import Counts, Statistics
-from spark_queue.stores.support.damaged import EMPTY_PAGE, Records, filter_records, first_records, id_of
+from spark_queue.stores.support.damaged import EMPTY_PAGE, Records, filter_records, id_of
 from spark_queue.stores.support.damaged import keys_of as keys_of_id
+from spark_queue.stores.support.scan import Scanned, ScanStep
 from spark_queue.stores.types import (
     Claim,
     Commit,
@@ -791,52 +793,43 @@ class RedisStore(SignallingStore):
             return None
         return _score_ms(first[0][1]) - _time_ms(now)
 
+    def _scan(self, step: ScanStep) -> Scanned:
+        keys = self._keys(step.queue)
+        return Scanner(step.queue, keys, self._connection, self._run, self._read_documents).read(step, SCRIPT_CHUNK)
+
     def _peek(
-        self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int, span: Span = WHOLE
+        self, queue: str, where: Sequence[Condition], view: View, rows: int, span: Span = WHOLE
     ) -> Iterator[Records]:
-        if limit == 0:
-            return
         if view == "history":
-            yield from self._peek_history(queue, where, limit, rows, span)
+            yield from self._peek_history(queue, where, rows, span)
             return
         ids = _ids_in_conditions(where)
         if ids is not None:
             ids |= set(self._attempt(self._bucket_ids, queue))
-        free, held, _ = self._attempt(self._snapshot, queue, ids, None if where else limit, span)
+        free, held, _ = self._attempt(self._snapshot, queue, ids, span)
         found = free + held
         if where:
             found = [
                 (due, id)
                 for due, id in found
                 if id.startswith(BUCKET_ID_PREFIX)
-                or (_meets(where, "mature", int(due)) and _meets(where, "id", id_of(id)))
+                or (meets(where, "mature", int(due)) and meets(where, "id", id_of(id)))
             ]
-        if limit is not None:
-            found.sort()
-            if not any(one.column == "tries" for one in where):
-                del found[limit:]
-        left = len(found) if limit is None else limit
         for part, documents in self._document_pages(queue, "messages", found, rows):
-            page = filter_records(as_records(queue, part, documents), where, left)
-            left -= page.batch.num_rows
+            page = filter_records(as_records(queue, part, documents), where)
             if page.batch.num_rows:
                 yield page
-            if not left:
-                return
 
-    def _peek_history(
-        self, queue: str, where: Sequence[Condition], limit: int | None, rows: int, span: Span
-    ) -> Iterator[Records]:
-        def pages() -> Iterator[Records]:
-            kept = [id for id in self._attempt(self._history_ids, queue) if _is_within(id, span)]
-            ids = _ids_in_conditions(where)
-            found = [(0, id) for id in kept if ids is None or id in ids or id.startswith(BUCKET_ID_PREFIX)]
-            for part, entries in self._document_pages(queue, "history", found, rows):
-                dues, processed, documents = zip(*map(read_entry, entries), strict=True)
-                named = [(due, id) for due, (_, id) in zip(dues, part, strict=True)]
-                yield filter_records(as_records(queue, named, documents, processed), where)
-
-        yield from first_records(pages(), HISTORY, limit, rows)
+    def _peek_history(self, queue: str, where: Sequence[Condition], rows: int, span: Span) -> Iterator[Records]:
+        kept = [id for id in self._attempt(self._history_ids, queue) if _is_within(id, span)]
+        ids = _ids_in_conditions(where)
+        found = [(0, id) for id in kept if ids is None or id in ids or id.startswith(BUCKET_ID_PREFIX)]
+        for part, entries in self._document_pages(queue, "history", found, rows):
+            dues, processed, documents = zip(*map(read_entry, entries), strict=True)
+            named = [(due, id) for due, (_, id) in zip(dues, part, strict=True)]
+            page = filter_records(as_records(queue, named, documents, processed), where)
+            if page.batch.num_rows:
+                yield page
 
     def _sample(self, queue: str, view: View, size: int) -> Sample:
         keys = self._keys(queue)
@@ -869,27 +862,22 @@ class RedisStore(SignallingStore):
             return found
 
     def _snapshot(
-        self, queue: str, ids: Iterable[bytes] | None = None, first: int | None = None, span: Span = WHOLE
+        self, queue: str, ids: Iterable[bytes] | None = None, span: Span = WHOLE
     ) -> tuple[list[DueId], list[DueId], list[list[bytes]]]:
         """Return the free messages, the held ones, and the lists of messages, at one moment.
 
-        Return all messages of a span, or those of `ids` in it, or enough to contain the `first` in
-        order. They are unordered. Each has its due time (ms), even if it is held. Raises
-        `StoreError`.
+        Return all messages of a span, or those of `ids` in it. They are unordered. Each has its due
+        time (ms), even if it is held. Raises `StoreError`.
         """
         keys, wanted = self._keys(queue), None if ids is None else list(ids)
         if wanted is not None and not wanted:
             return [], [], []
         with self._connection() as client:
-            self._spend_snapshot(client, queue, wanted, first)
-            # In the index, held messages and those that are just claimed may precede the free ones.
-            last = -1
-            if first is not None:
-                last = first + sum(len(ids_of(run)) for run in client.zrange(keys.held, 0, -1)) + PAGE_ROWS
+            self._spend_snapshot(client, queue, wanted)
             for whole in (True, False):
                 pipeline = client.pipeline(transaction=whole)
                 if wanted is None:
-                    pipeline.zrange(keys.moments, 0, last, withscores=True)
+                    pipeline.zrange(keys.moments, 0, -1, withscores=True)
                 else:
                     pipeline.zmscore(keys.moments, wanted)
                 pipeline.zrange(keys.held, 0, -1)
@@ -911,17 +899,11 @@ class RedisStore(SignallingStore):
             for name, end in leases:
                 lease_ends.setdefault(name.rstrip(b"\0"), set()).add(end)
             holders = {id: (tag, due) for run in runs for tag, due, id in messages_of(run)}
-            missing = [id for id in holders if id not in scores] if first is not None else []
-            later_scores = dict(zip(missing, client.zmscore(keys.moments, missing), strict=True)) if missing else {}
-        held = {
-            id: due
-            for id, (tag, due) in holders.items()
-            if (scores.get(id) or later_scores.get(id)) in lease_ends.get(tag, ())
-        }
+        held = {id: due for id, (tag, due) in holders.items() if scores.get(id) in lease_ends.get(tag, ())}
         free = [(_place(score), id) for id, score in scores.items() if id not in held]
         return free, [(due, id) for id, due in held.items()], waiting
 
-    def _spend_snapshot(self, client: Any, queue: str, ids: Sequence[bytes] | None, first: int | None) -> None:
+    def _spend_snapshot(self, client: Any, queue: str, ids: Sequence[bytes] | None) -> None:
         """Spend the budget of a look for `_snapshot`, before that reads whole keys."""
         if current_budget() is None:
             return
@@ -936,8 +918,6 @@ class RedisStore(SignallingStore):
         in_lists, sizes = more[: len(lists)], more[len(lists) :]
         if ids is not None:
             indexed = len(ids)
-        elif first is not None:
-            indexed = min(indexed, first)
         spend(indexed + sum(in_lists), sum(one for one in sizes if isinstance(one, int)))
 
     def _document_pages(
@@ -1062,16 +1042,6 @@ def _call_on_each(client: Any, script: tuple[str, str], keys: Sequence[Sequence[
 
 # --- plain values ---------------------------------------------------------------------------------
 
-COMPARE: dict[str, Callable[[Any, Any], bool]] = {
-    "=": operator.eq,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-    "in": lambda value, among: value in among,
-}
-
-
 #: The prefix of ids of buckets.
 BUCKET_ID_PREFIX = BUCKET_PREFIX.encode()
 
@@ -1123,10 +1093,6 @@ def _escape_pattern(text: str) -> str:
 
 def _is_within(id: bytes, span: Span) -> bool:
     return (span.low is None or id >= span.low) and (span.high is None or id < span.high)
-
-
-def _meets(where: Sequence[Condition], column: str, value: int | str) -> bool:
-    return all(COMPARE[one.op](value, one.value) for one in where if one.column == column)
 
 
 def _ids_in_conditions(where: Sequence[Condition]) -> set[bytes] | None:

@@ -44,12 +44,13 @@ from spark_queue.stores.sqlite.forks import sqlite_call
 from spark_queue.stores.sqlite.places import next_place, places_up_to
 from spark_queue.stores.sqlite.records import ADD_TRIES, SOUND_ROW, RowPlace, after_clause, ids_clause, read_records
 from spark_queue.stores.sqlite.sampling import sample_records, span_clause
+from spark_queue.stores.sqlite.scanning import condition_clauses, scan_records
 from spark_queue.stores.sqlite.shared_connection import SharedConnection
 from spark_queue.stores.support.budget import current_budget, spend
 from spark_queue.stores.support.counters import ACTS, Counts, Statistics
 from spark_queue.stores.support.damaged import EMPTY_PAGE, MAX_NEVER_DUE, Records, id_of
+from spark_queue.stores.support.scan import Scanned, ScanStep
 from spark_queue.stores.types import (
-    PER_MESSAGE_COLUMNS,
     UNSEEN,
     ZERO_SIZES,
     Claim,
@@ -746,8 +747,12 @@ class SqliteStore(Store):
             moments = [one for one in (free[0] if free else None, end) if isinstance(one, int | float)]
             return int(min(moments)) - _now(db) if moments else None
 
+    def _scan(self, step: ScanStep) -> Scanned:
+        with self._read_transaction() as db:
+            return scan_records(db, _queue_id(db, step.queue), step, _IS_BUCKET, _now(db))
+
     def _peek(
-        self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int, span: Span = WHOLE
+        self, queue: str, where: Sequence[Condition], view: View, rows: int, span: Span = WHOLE
     ) -> Iterator[Records]:
         with self._translate_errors():
             # A connection of its own: its read transaction is the snapshot for a slow caller, too.
@@ -755,7 +760,7 @@ class SqliteStore(Store):
                 db = self._open()
                 db.is_snapshot = True
             try:
-                yield from db.pages(_read_snapshot(db, queue, where, limit, view, rows, span))
+                yield from db.pages(_read_snapshot(db, queue, where, view, rows, span))
             except sqlite3.OperationalError:
                 spend()  # perhaps its time has ended
                 raise
@@ -1087,7 +1092,6 @@ def _read_snapshot(
     db: sqlite3.Connection,
     queue: str,
     where: Sequence[Condition],
-    limit: int | None,
     view: View,
     rows: int,
     span: Span,
@@ -1103,22 +1107,10 @@ def _read_snapshot(
     within, ends = span_clause(view, span)
     clauses += within
     values += ends
-    for one in where:
-        in_bucket = f" OR {_IS_BUCKET}" if one.column in PER_MESSAGE_COLUMNS else ""
-        if one.column == "id" and one.op in ("=", "in"):
-            by_id, ids = ids_clause(list(map(str, one.values)))
-            clauses.append(f"({by_id}{in_bucket})")
-            values += ids
-        elif one.op == "in":
-            clauses.append(f"({one.column} IN (SELECT value FROM json_each(?)){in_bucket})")
-            values.append(json.dumps(one.value))
-        else:
-            clauses.append(f"({one.column} {one.op} ?{in_bucket})")
-            values.append(one.value)
+    more, more_values = condition_clauses(where, _IS_BUCKET)
+    clauses += more
+    values += more_values
     source = f"FROM {'history' if view == 'history' else 'message'} WHERE {' AND '.join(clauses)}"
-    if limit is not None:
-        source += " ORDER BY mature, rowid LIMIT ?"
-        values.append(limit)
     yield from read_records(db, queue, source, values, rows, history=view == "history")
 
 

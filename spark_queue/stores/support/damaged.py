@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -329,21 +329,3 @@ def filter_records(page: Records, where: Sequence[Condition], limit: int | None 
         row: page.damaged[old] for row, old in enumerate(kept.column("number").to_pylist()) if old in page.damaged
     }
     return Records(kept.drop_columns(["number"]), page.after, damaged)
-
-
-def first_records(pages: Iterable[Records], schema: pa.Schema, limit: int | None, rows: int) -> Iterator[Records]:
-    """Yield the pages that are not empty; with a `limit`, the first records by `mature`.
-
-    Those of the same moment stay in their order.
-    """
-    if limit is None:
-        yield from (page for page in pages if page.batch.num_rows)
-        return
-    found = list(pages)
-    reasons = [page.damaged.get(row) for page in found for row in range(page.batch.num_rows)]
-    table = pa.Table.from_batches([page.batch for page in found], schema)
-    table = table.append_column("reason", pa.array(reasons, pa.string()))
-    first = table.sort_by("mature").slice(0, limit).combine_chunks()
-    for batch in first.to_batches(max_chunksize=rows):
-        damaged = {row: why for row, why in enumerate(batch.column("reason").to_pylist()) if why is not None}
-        yield Records(batch.drop_columns(["reason"]), None, damaged)

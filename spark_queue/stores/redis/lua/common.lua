@@ -825,6 +825,15 @@ local function run_before(message)
   return redis.call('ZREVRANGEBYLEX', HELD, '(' .. message .. '\1', bottom, 'LIMIT', 0, 1)[1]
 end
 
+-- Return the messages of a run that come after one of them, which is given as a run of one.
+local function rest_of_run(last)
+  local messages, run = new_messages(), run_before(last)
+  if run then
+    add_run(messages, run)
+  end
+  return messages_from(messages, first_after(messages, last))
+end
+
 -- Replace a run by runs of one message.
 local function split_into_singles(run)
   local messages, singles = new_messages(), {}

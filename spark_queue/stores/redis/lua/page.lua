@@ -18,13 +18,7 @@ end
 local low = '[' .. tag .. '\0'
 if last ~= '' then
   low = '[' .. last .. '\1'
-  -- the run of that message may have more messages after it
-  local run = run_before(last)
-  if run then
-    local messages = new_messages()
-    add_run(messages, run)
-    add_held(messages_from(messages, first_after(messages, last)))
-  end
+  add_held(rest_of_run(last)) -- the run of that message may have more messages after it
 end
 
 while n == 0 or (n < rows and seen < 2 * rows) do
