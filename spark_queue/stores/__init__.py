@@ -15,6 +15,7 @@ from spark_queue.options.queue_options import QueueOptions
 from spark_queue.options.url import StoreUrl
 from spark_queue.options.values import BUCKET, SINGLE
 from spark_queue.stores.base import Store
+from spark_queue.stores.limits import Limits
 
 
 @dataclass(frozen=True)
@@ -95,15 +96,15 @@ def _import_store(path: str, scheme: str, extra: str) -> type[Store]:
     return found
 
 
-def open_store(url: str, *, retry_timeout: int = 5_000, create: bool = True) -> Store:
+def open_store(url: str, *, retry_timeout: int = 5_000, create: bool = True, limits: Limits | None = None) -> Store:
     """Return the store behind a URL.
 
     It connects at its first operation, so this does no I/O. Close it, or use `with`.
     `retry_timeout`: how long to retry while the database cannot be reached (ms). `create`: whether
-    the first operation creates a missing SQLite file; else it raises `OptionError`. Raises
-    `OptionError` for an invalid URL, and `DriverMissing`.
+    the first operation creates a missing SQLite file; else it raises `OptionError`. `limits`: see
+    `stores/limits.py`. Raises `OptionError` for an invalid URL, and `DriverMissing`.
     """
-    store = store_class(url)(url, retry_timeout=retry_timeout)
+    store = store_class(url)(url, retry_timeout=retry_timeout, limits=limits)
     store.create_missing = create
     return store
 

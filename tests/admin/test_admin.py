@@ -35,7 +35,7 @@ from spark_queue.admin.consume import commit, harvest, rollback
 from spark_queue.admin.queues import purge
 from spark_queue.admin.sinks import find_stale_sinks
 from spark_queue.messages.message import messages, pushes
-from spark_queue.stores.services import owner
+from spark_queue.stores.conformance.limits import limits_of
 from spark_queue.stores.services.existence import check_exists
 from spark_queue.stores.services.ledger import (
     LEDGER_PREFIX,
@@ -62,16 +62,17 @@ def sink(store, name):
 
 
 @pytest.fixture
-def living(store, name, monkeypatch):
-    """Makes this process the owner of a consumer."""
-    monkeypatch.setattr(owner, "OWNER_TIMEOUT_MS", 600_000)  # a busy machine may be slow
+def living(url, name):
+    """Return a function that makes this process the owner of a consumer."""
+    limits = limits_of(url, owner_timeout_ms=600_000)  # a busy machine may be slow
+    with open_store(url, limits=limits) as store:
 
-    def take(consumer):
-        ownership = Ownership(store, name, consumer)
-        ownership.take()
-        return ownership
+        def take(consumer):
+            ownership = Ownership(store, name, consumer)
+            ownership.take()
+            return ownership
 
-    return take
+        yield take
 
 
 def fill(store, queue, n, **how):
@@ -369,7 +370,8 @@ def test_a_letter_that_somebody_holds_is_passed_over(url, store, name):
 
 
 def test_a_redrive_that_is_cut_short_is_completed_by_another(url, store, name, monkeypatch):
-    monkeypatch.setattr(sys.modules["spark_queue.admin.dead_letters"], "LETTERS_STEP", 10)
+    letters = sys.modules["spark_queue.admin.dead_letters"]
+    monkeypatch.setattr(letters, "LETTERS_STEP", 10)  # the steps of a command, which takes no limits
     headers = [{"x-dl-from-queue": name, "x-dl-t": f"2026-01-01T00:00:{n:02}.000Z"} for n in range(55)]
     batch = pushes(list(range(55)), headers=headers)
     store.push(f"{name}.dead", batch)
@@ -389,7 +391,8 @@ def test_a_redrive_that_is_cut_short_is_completed_by_another(url, store, name, m
 
 
 def test_two_redrives_at_once_move_each_letter_once(url, store, name, monkeypatch):
-    monkeypatch.setattr(sys.modules["spark_queue.admin.dead_letters"], "LETTERS_STEP", 20)
+    letters = sys.modules["spark_queue.admin.dead_letters"]
+    monkeypatch.setattr(letters, "LETTERS_STEP", 20)  # the steps of a command, which takes no limits
     store.push(f"{name}.dead", pushes(list(range(400)), headers={"x-dl-from-queue": name}))
     moved = []
     threads = [threading.Thread(target=lambda: moved.append(redrive(url, name).get(name, 0))) for _ in range(3)]

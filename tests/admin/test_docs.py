@@ -39,11 +39,11 @@ LOST = "f07c6b2d-52e1-4d0f-9a3b-6c8d1e2f3a4b"
 
 
 @pytest.fixture
-def living(tmp_path, monkeypatch):
+def living(tmp_path, monkeypatch, set_limits):
     """The store of the page, in a folder of its own; returns the claim of the running query."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SPARK_QUEUE_URL", "")
-    monkeypatch.setattr(owner, "OWNER_TIMEOUT_MS", 600_000)  # a busy machine may be slow
+    set_limits(owner_timeout_ms=600_000)  # a busy machine may be slow
     died = datetime(2026, 11, 20, 9, tzinfo=UTC)
     with open_store(URL) as store:
         store.push("departures", pushes([{"flight": n} for n in range(5_000)]))

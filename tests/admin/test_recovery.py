@@ -9,6 +9,7 @@ import pytest
 from spark_queue import OptionError, UsageError, open_store
 from spark_queue.admin import RecoveredConsumer, recover_consumer, release, set_ledger
 from spark_queue.messages.message import pushes
+from spark_queue.stores.conformance.limits import with_limits
 from spark_queue.stores.services import owner
 from spark_queue.stores.services.dead_letters import note_settings
 from spark_queue.stores.services.ledger import LEDGER_PREFIX, delete_sink, stage_of
@@ -189,8 +190,8 @@ def test_one_that_says_so_is_believed(url, name, lost):
     assert recover_consumer(url, name, CONSUMER, written=False) == OPEN
 
 
-def test_a_living_query_and_an_unknown_one_are_refused(url, store, name, lost, monkeypatch):
-    monkeypatch.setattr(owner, "OWNER_TIMEOUT_MS", 600_000)
+@with_limits(owner_timeout_ms=600_000)
+def test_a_living_query_and_an_unknown_one_are_refused(url, store, name, lost):
     with pytest.raises(OptionError, match=rf"no consumer 'etl/3fa9c2'; did you mean '?{CONSUMER}"):
         recover_consumer(url, name, "etl/3fa9c2", written=True)
     Ownership(store, name, CONSUMER).take(Batch(7, 2))

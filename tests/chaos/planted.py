@@ -602,7 +602,7 @@ BUGS: dict[str, Bug] = {
     ),
     "a client polls as if no signals came": Bug(
         "stores/services/signals.py",
-        "(RARER_POLLS if self._relies_on_signals(queue) else 1)",
+        "(self.limits.rarer_polls if self._relies_on_signals(queue) else 1)",
         "1",
         "tests/stores/services/test_idle.py::test_a_waiting_client_of_redis_sends_at_most_one_command_a_second",
     ),

@@ -15,7 +15,7 @@ from spark_queue.cli import deadletter
 from spark_queue.cli import output as show
 from spark_queue.cli import params as parse
 from spark_queue.messages.message import pushes
-from spark_queue.stores.services import owner
+from spark_queue.stores.conformance.limits import with_limits
 from spark_queue.stores.services.ledger import LEDGER_PREFIX, create_ledger, delete_sink, stage_of
 from spark_queue.stores.services.ownership import Ownership
 from tests.command_line import Run, program
@@ -70,8 +70,8 @@ def test_reservations_and_release(url, store, name):
     assert Run("reservations", url, name, "--json").json == []
 
 
-def test_a_living_query_is_released_with_force_only(url, store, name, monkeypatch):
-    monkeypatch.setattr(owner, "OWNER_TIMEOUT_MS", 600_000)
+@with_limits(owner_timeout_ms=600_000)
+def test_a_living_query_is_released_with_force_only(url, store, name):
     store.push(name, pushes([1]))
     store.reserve(name, "etl/3fa9c1/1", 1, lease=None)
     Ownership(store, name, "etl/3fa9c1").take()
@@ -259,7 +259,8 @@ def test_bytes_are_extended_json(file):
 
 
 def test_a_redrive_that_is_stopped_tells_how_far_it_came(file, monkeypatch):
-    monkeypatch.setattr(sys.modules["spark_queue.admin.dead_letters"], "LETTERS_STEP", 2)
+    letters = sys.modules["spark_queue.admin.dead_letters"]
+    monkeypatch.setattr(letters, "LETTERS_STEP", 2)  # the steps of a command, which takes no limits
     real, calls = deadletter.RedriveProgress.step, []
 
     def step(self, moved, found):

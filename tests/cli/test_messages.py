@@ -18,8 +18,8 @@ from spark_queue.admin import sizes as admin_sizes
 from spark_queue.admin.common import STEP
 from spark_queue.cli import params as parse
 from spark_queue.messages.message import pushes
+from spark_queue.stores.conformance.limits import with_limits
 from spark_queue.stores.conformance.waiting import wait_until
-from spark_queue.stores.services import owner
 from spark_queue.stores.services.ownership import Ownership
 from tests.command_line import Run, arguments, telling
 
@@ -234,8 +234,8 @@ def test_a_reserve_in_vain_ends_with_code_1(url, store, name):
     assert Run("reserve", url, name, "--timeout", "10m").code == 0, "it comes long before"
 
 
-def test_what_a_living_query_holds_is_left_to_it(url, store, name, monkeypatch):
-    monkeypatch.setattr(owner, "OWNER_TIMEOUT_MS", 600_000)
+@with_limits(owner_timeout_ms=600_000)
+def test_what_a_living_query_holds_is_left_to_it(url, store, name):
     store.push(name, pushes([1, 2]))
     store.reserve(name, "etl/3fa9c1/1", 1, lease=None)
     Ownership(store, name, "etl/3fa9c1").take()
@@ -258,7 +258,7 @@ def test_history_is_kept_where_it_is_asked_for(url, store, name):
 
 
 def test_sizes_of_many_messages_are_counted_up_to_a_limit(url, store, name, monkeypatch):
-    monkeypatch.setattr(admin_sizes, "COUNT_LIMIT", 1_000)
+    monkeypatch.setattr(admin_sizes, "COUNT_LIMIT", 1_000)  # the command opens no store for it
     for _ in range(2):
         store.push(name, pushes(range(700)))
     store.push(f"{name}.dead", pushes(range(3)))
@@ -307,7 +307,7 @@ def test_sizes_and_peek(url, store, name):
 
 def test_messages_are_moved(url, store, name, monkeypatch):
     store.push(name, pushes(list(range(1_500))))
-    monkeypatch.setattr(admin_queues, "STEP", 1_000)
+    monkeypatch.setattr(admin_queues, "STEP", 1_000)  # the steps of a command
     store.reserve(name, "etl/3fa9c1/7", 10)
     wrong = Run("move", url, name, f"{name}.other")
     assert wrong.code == 2 and "--create" in wrong.err

@@ -275,7 +275,7 @@ def test_a_function_that_takes_too_long_is_ended():
 
 
 def test_a_time_limit_holds_in_any_thread(monkeypatch):
-    monkeypatch.setattr(events_run, "THREAD_GRACE", 0.01)
+    monkeypatch.setattr(events_run, "THREAD_GRACE", 0.01)  # of executors, which have no settings
     told, let = [], threading.Event()
 
     def spin():

@@ -145,7 +145,7 @@ def test_an_internal_event_is_obeyed_for_a_day(events, monkeypatch):
     assert run(events, id)[0] == "finished", "reset makes it new, as any event"
     events.clear([id])
     events.store.push(events.name, pushes([document], ids=[id]))
-    monkeypatch.setattr(origin, "MAX_AGE", -1)
+    monkeypatch.setattr(origin, "MAX_AGE", -1)  # a rule, not a setting
     status, reason = run(events, id)
     assert status == "failed" and reason.endswith("the next heartbeat creates another one")
 

@@ -69,7 +69,7 @@ def ran(folder):
 
 @pytest.mark.parametrize("quick", [False, True])
 def test_events_are_reserved_ahead_while_batches_are_quick(sqlite_url, name, monkeypatch, quick):
-    monkeypatch.setattr(source, "QUICK", 60.0 if quick else 0.0)
+    monkeypatch.setattr(source, "QUICK", 60.0 if quick else 0.0)  # decided in Spark's reader
     with Queue(sqlite_url, name) as queue:
         queue.push_many([{"n": n} for n in range(40)])
     raw = {"url": sqlite_url, "queue": name, "numPartitions": "1", "maxRecordsPerTrigger": "10"}

@@ -12,7 +12,6 @@ import pytest
 from pymongo import MongoClient
 
 from spark_queue import Queue, Statistics
-from spark_queue.stores import base
 from spark_queue.stores.conformance.waiting import wait_until
 from tests.interop.keuss import Keuss, unavailable
 
@@ -23,9 +22,9 @@ DEADLINE = 50
 
 
 @pytest.fixture
-def deaf_for_an_hour(monkeypatch):
-    """Who waits looks by himself after an hour only: nothing but a signal can wake him in time."""
-    monkeypatch.setattr(base, "POLL_INTERVAL_MS", 3_600_000)
+def deaf_for_an_hour(set_limits):
+    """Let a client that waits poll after an hour only: nothing but a signal can wake it in time."""
+    set_limits(poll_interval_ms=3_600_000)
 
 
 #: What carries signals, and where they and the statistics are: beside the queues, or as the samples of keuss-server
@@ -200,7 +199,7 @@ def test_our_pause_and_resume_are_heard_by_a_keuss_that_waits(carried):
     assert waiting.end().payload == "x"
 
 
-def test_a_pause_and_a_resume_of_keuss_are_heard_by_us_who_wait(carried, deaf_for_an_hour, sleeps):
+def test_a_pause_and_a_resume_of_keuss_are_heard_by_us_who_wait(deaf_for_an_hour, carried, sleeps):
     keuss, ours = carried
     waiting = Waiting(lambda: ours.reserve(timeout=3_600))
     wait_until(lambda: sleeps)
@@ -214,7 +213,7 @@ def test_a_pause_and_a_resume_of_keuss_are_heard_by_us_who_wait(carried, deaf_fo
     assert [one.payload for one in waiting.end()] == ["x"]
 
 
-def test_a_push_of_one_wakes_the_other(carried, deaf_for_an_hour, sleeps):
+def test_a_push_of_one_wakes_the_other(deaf_for_an_hour, carried, sleeps):
     keuss, ours = carried
     waiting = Waiting(lambda: ours.reserve(timeout=3_600))
     wait_until(lambda: sleeps)

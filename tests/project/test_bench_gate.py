@@ -16,7 +16,7 @@ gate, against, commits = map(importlib.import_module, ("gate", "against", "commi
 @pytest.fixture
 def results(tmp_path, monkeypatch):
     """Write results of these ratios, and give their file."""
-    monkeypatch.setattr(gate, "BASELINE", tmp_path / "baseline.json")
+    monkeypatch.setattr(gate, "BASELINE", tmp_path / "baseline.json")  # the file of the benchmark
 
     def write(store="redis", **ratios):
         facts = {"setup": "2 cores", "when": "2026-01-01", "messages": 10, "rounds": 3}

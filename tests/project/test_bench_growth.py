@@ -23,8 +23,8 @@ def urls(tmp_path):
 @pytest.fixture
 def small(monkeypatch):
     """So few messages that a round is over at once."""
-    monkeypatch.setattr(curves, "READY", 100)
-    monkeypatch.setattr(curves, "SINGLE_RESERVES", 2)
+    monkeypatch.setattr(curves, "READY", 100)  # a small benchmark
+    monkeypatch.setattr(curves, "SINGLE_RESERVES", 2)  # a small benchmark
 
 
 @pytest.mark.parametrize("name", [one for one in curves.CURVES if one != "consumers"])

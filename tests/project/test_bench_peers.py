@@ -30,15 +30,15 @@ def test_a_document_has_100_bytes(number):
 
 
 def test_documents_come_in_chunks_and_none_is_missing(monkeypatch):
-    monkeypatch.setattr(job, "MESSAGES", 25)
+    monkeypatch.setattr(job, "MESSAGES", 25)  # a short job
     chunks = list(job.payloads(10))
     assert [len(one) for one in chunks] == [10, 10, 5]
     assert [one["n"] for chunk in chunks for one in chunk] == list(range(25))
 
 
 def test_a_job_is_noted_in_the_tally_of_its_process(monkeypatch, tmp_path):
-    monkeypatch.setattr(job, "MESSAGES", 3)
-    monkeypatch.setattr(job, "TALLIES", str(tmp_path))
+    monkeypatch.setattr(job, "MESSAGES", 3)  # a short job
+    monkeypatch.setattr(job, "TALLIES", str(tmp_path))  # a folder of the test
     monkeypatch.setattr(job, "_tally", None)
     for number in (2, "0", 2):
         job.done({"n": number})

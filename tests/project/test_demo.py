@@ -108,8 +108,8 @@ def test_quick_is_a_tenth_of_the_flights(words, flights):
 def test_progress_is_shown_again_while_nothing_new_comes_and_ends_with_the_result(monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(ROOT / "jobs"))
     demo, job = importlib.import_module("demo"), importlib.import_module("_job")
-    monkeypatch.setattr(job, "TICK", 0.01)
-    monkeypatch.setattr(job, "LINE", 0.0)
+    monkeypatch.setattr(job, "TICK", 0.01)  # a short demo
+    monkeypatch.setattr(job, "LINE", 0.0)  # a short demo
     said = []
 
     def repeated(line):

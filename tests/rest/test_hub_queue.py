@@ -43,7 +43,9 @@ def hub(scheme, urls, tmp_path_factory):
     (folder / "work.yaml").write_text(DECLARED)
     url = urls[scheme]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("tests.serving.ROOT", f"{folder}:{__file__.rpartition('/tests/')[0]}")
+        patched.setattr(
+            "tests.serving.ROOT", f"{folder}:{__file__.rpartition('/tests/')[0]}"
+        )  # a package in another folder
         args = ["--url", f"ns={url}", "--events", f"ns/{queue}", "--conf", folder / "work.yaml"]
         with serving(folder, *args) as server, Events(url, queue) as events:
             yield server, events

@@ -171,13 +171,13 @@ def test_a_right_password_is_checked_once_and_a_wrong_one_each_time(checks):
 
 
 def test_what_is_remembered_ends_and_is_bounded(checks, monkeypatch):
-    monkeypatch.setattr(passwords, "MAX_REMEMBERED_PASSWORDS", 2)
+    monkeypatch.setattr(passwords, "MAX_REMEMBERED_PASSWORDS", 2)  # the server makes the object
     made = checker(*(f"u{n}:{hashed('x')}" for n in range(4)))
     roles(made, "u0:x", "u1:x", "u0:x", "u2:x")  # u1 was not used for the longest time
     assert len(made._remembered) == 2 and len(checks) == 3
     roles(made, "u0:x", "u2:x")
     assert len(checks) == 3
-    monkeypatch.setattr(passwords, "REMEMBERED_FOR", 0.0)
+    monkeypatch.setattr(passwords, "REMEMBERED_FOR", 0.0)  # the server makes the object
     roles(made, "u3:x", "u3:x")
     assert len(checks) == 5
 
@@ -256,7 +256,7 @@ def test_the_queue_of_checks_has_an_end_whoever_asks(gate):
 
 
 def test_a_server_that_checks_enough_says_503_and_goes_on(gate, tmp_path, monkeypatch):
-    monkeypatch.setattr(passwords, "MAX_CHECKS_OF_CALLER", 1)
+    monkeypatch.setattr(passwords, "MAX_CHECKS_OF_CALLER", 1)  # the server makes the object
     graph = Graph({"a": Namespace(f"sqlite:///{tmp_path}/q.db")})
     app = create_app(Settings(graph=graph, credentials=Credentials.from_texts(["token"], [f"ann:{hashed('x')}"])))
 

@@ -478,7 +478,7 @@ def observed(spark, exchange, name, max_hops, rows):
     facts = [(f"m{number}", "in", text, headers, None, tries) for number, (text, headers, tries) in enumerate(rows)]
     counts = Observation()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(route, "EXCHANGE_METRICS", counts)
+        patch.setattr(route, "EXCHANGE_METRICS", counts)  # one object for the process
         copies = step.copies(spark.createDataFrame(facts, SELECTOR_COLUMNS))
     found = copies.select(
         F.concat_ws("/", "ns", "queue"), "payload", "headers", F.col("delay") * 1000, "tries", F.unix_millis("mature")

@@ -17,6 +17,9 @@ from spark_queue.stores.types import Note, Sizes, Staged, is_unseen, unseen_tag
 #: A moment in ms; as a pair, one that is only known to lie between two others.
 Moment = int | tuple[int, int]
 
+#: The limit `smallest_partition` of the stores that are compared with the model.
+SMALLEST_PARTITION = 2
+
 
 @dataclass
 class Item:
@@ -175,7 +178,7 @@ class Model:
             rows = [len(self.held(queue, f"{tag}/{number}")) for number in range(last + 1)]
             return rows[:1] if partitions == 1 else rows
         ready = [one for one in self.free(queue) if self.order.free(one, self.now)[0] <= min(self.now, before)]
-        rows = partition_sizes(min(limit, len(ready)), partitions)
+        rows = partition_sizes(min(limit, len(ready)), partitions, smallest=SMALLEST_PARTITION)
         self.shake(queue)
         taken = iter(ready)
         for name, share in zip(tags, rows, strict=False):

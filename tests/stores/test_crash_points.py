@@ -28,17 +28,16 @@ import tenacity
 from spark_queue.messages.buckets import Buckets
 from spark_queue.messages.ids import new_ids
 from spark_queue.messages.message import messages, pushes
-from spark_queue.stores import STORES, base, open_store
+from spark_queue.stores import STORES, open_store
 from spark_queue.stores import types as facts
 from spark_queue.stores.base import Store
-from spark_queue.stores.mongodb import stages as mongodb_stages
+from spark_queue.stores.conformance.limits import limits_of, with_limits
 from spark_queue.stores.mongodb import store as mongodb
-from spark_queue.stores.redis import store as redis
-from spark_queue.stores.services.log import log_notes, sealing
+from spark_queue.stores.redis.limits import RedisLimits
+from spark_queue.stores.redis.store import RedisStore, load_scripts
 from spark_queue.stores.services.log.log import Log, find_retained
 from spark_queue.stores.sqlite import file as sqlite_file
 from spark_queue.stores.sqlite import store as sqlite
-from spark_queue.stores.support import counters
 from spark_queue.stores.support.bucket_split import compact
 from spark_queue.stores.types import DeadLetterInfo, Note, Sizes
 from tests import registered
@@ -52,6 +51,12 @@ START = datetime(2020, 1, 1, tzinfo=UTC)
 ROWS = 12
 
 BOTH = ["one", "two"]  #: the queues
+
+#: Limits with which an operation needs several requests for a few messages.
+SMALL = {
+    "staged_bytes": 300, "command_chunk": 3, "transaction_chunk": 5, "stage_chunk": 3, "script_chunk": 3,
+    "script_bytes": 400,
+}  # fmt: skip
 
 
 # --- the worlds -----------------------------------------------------------------------------------
@@ -69,17 +74,13 @@ class World:
         self._names: list[str] = []
 
     def victim(self) -> Store:
-        return open_store(self.victims, retry_timeout=10_000)
+        return open_store(self.victims, retry_timeout=10_000, limits=limits_of(self.victims, **SMALL))
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Requests count in here, and a few messages need several of them."""
-        with pytest.MonkeyPatch.context() as patch, self.plan.watch():
-            self.take_small_steps(patch)
+        """Count the requests of the block."""
+        with self.plan.watch():
             yield
-
-    def take_small_steps(self, patch: pytest.MonkeyPatch) -> None:
-        """Let an operation take few messages at a time."""
 
     def undisturbed(self, act: Act, about: Any) -> Any:
         """What comes out where nothing happens."""
@@ -123,9 +124,6 @@ class World:
 class SqliteWorld(World):
     atomic = True
 
-    def take_small_steps(self, patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(sqlite, "BLOB_BYTES", 300)
-
 
 def through(proxy: Proxy, url: SplitResult) -> str:
     """The URL of a server behind its proxy."""
@@ -143,12 +141,6 @@ class MongoWorld(World):
         super().__init__(url, through(self._proxy, parts._replace(query=f"{parts.query}&{options}")), plan)
         self._client = pymongo.MongoClient(url)
 
-    def take_small_steps(self, patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(mongodb, "COMMAND_CHUNK", 3)
-        patch.setattr(mongodb.MongoStore._filters_for, "__defaults__", (3,))  # COMMAND_CHUNK, as it was at the import
-        patch.setattr(mongodb, "TRANSACTION_CHUNK", 5)
-        patch.setattr(mongodb_stages, "CHUNK_ROWS", 3)
-
     def bury(self) -> None:
         if self._wire.transactions:
             self._client.admin.command("killSessions", list(self._wire.transactions.values()))
@@ -163,17 +155,18 @@ class MongoWorld(World):
 class RedisWorld(World):
     def __init__(self, url: str, plan: Plan, *, forgets: bool) -> None:
         parts = urlsplit(url)
-        self._proxy = Proxy(parts.hostname or "", parts.port or 6379, RedisWire(lambda: redis.SCRIPTS), plan)
-        self._forgets, self._scripts = forgets, redis.load_scripts(chunk=3, page=400)
+        self._proxy = Proxy(parts.hostname or "", parts.port or 6379, RedisWire(lambda: self._scripts), plan)
+        self._forgets, self._scripts = forgets, load_scripts(RedisLimits())
         super().__init__(url, through(self._proxy, parts), plan)
 
-    def take_small_steps(self, patch: pytest.MonkeyPatch) -> None:
-        scripts = self._scripts
+    def victim(self) -> Store:
+        victim = super().victim()
+        assert isinstance(victim, RedisStore)
         if self._forgets:  # texts that the server has not seen yet
-            texts = {name: f"-- {uuid.uuid4()}\n{text}" for name, (_, text) in scripts.items()}
-            scripts = {name: (sha1(text.encode()).hexdigest(), text) for name, text in texts.items()}
-        patch.setattr(redis, "SCRIPT_CHUNK", 3)
-        patch.setattr(redis, "SCRIPTS", scripts)
+            texts = {name: f"-- {uuid.uuid4()}\n{text}" for name, (_, text) in victim._scripts.items()}
+            victim._scripts = {name: (sha1(text.encode()).hexdigest(), text) for name, text in texts.items()}
+        self._scripts = victim._scripts
+        return victim
 
     def close(self) -> None:
         super().close()
@@ -181,12 +174,10 @@ class RedisWorld(World):
 
 
 @pytest.fixture
-def world(request, url_of, monkeypatch):
+def world(request, url_of, monkeypatch, set_limits):
     """A world in which nobody waits long before he tries again."""
-    monkeypatch.setattr(base, "SMALLEST_PARTITION", 3)
-    monkeypatch.setattr(
-        counters, "FLUSH_INTERVAL", 3600
-    )  # what is counted is no part of an operation, and comes when it likes
+    # Counts are no part of an operation, so none is written while it runs.
+    set_limits(smallest_partition=3, flush_interval=3_600, kill_delay=0.005, publisher_timeout=0.03)
     monkeypatch.setattr(tenacity, "wait_random_exponential", lambda **_: tenacity.wait_fixed(0.005))
     scheme, _, variant = request.param.partition(" ")
     url, plan = url_of(scheme), Plan()
@@ -198,9 +189,7 @@ def world(request, url_of, monkeypatch):
         case "redis":
             opened = RedisWorld(url, plan, forgets=variant == "forgets its scripts")
         case "mongodb":
-            monkeypatch.setattr(mongodb, "KILL_DELAY", 0.005)
-            monkeypatch.setattr(mongodb_stages, "PUBLISHER_TIMEOUT", 0.03)
-            monkeypatch.setattr(pymongo.common, "MIN_HEARTBEAT_INTERVAL", 0.005)
+            monkeypatch.setattr(pymongo.common, "MIN_HEARTBEAT_INTERVAL", 0.005)  # of the driver
             if variant == "without transactions":
                 hello = mongodb.MongoStore._hello
                 monkeypatch.setattr(mongodb.MongoStore, "_hello", lambda self: (hello(self)[0], False))
@@ -712,19 +701,19 @@ def logged(store: Store, scene: Scene) -> list[int]:
 
 
 @cases(*SCHEMES, ways=[Way.KILLED])
-def test_segments_are_the_same_for_all_whatever_request_fails(world, name, way, monkeypatch):
-    check_sealing(world, way, 0, monkeypatch)
+@with_limits(segment_rows=4, segment_growth=0)
+def test_segments_are_the_same_for_all_whatever_request_fails(world, name, way):
+    check_sealing(world, way)
 
 
 @cases(*SCHEMES)
-def test_a_segment_that_grows_is_the_same_for_all_whatever_request_fails(world, name, way, monkeypatch):
-    check_sealing(world, way, 10, monkeypatch)
+@with_limits(segment_rows=10, segment_growth=10)
+def test_a_segment_that_grows_is_the_same_for_all_whatever_request_fails(world, name, way):
+    check_sealing(world, way)
 
 
-def check_sealing(world: World, way: Way, small: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other clients see its first messages, and another one completes it, in order."""
-    monkeypatch.setattr(sealing, "SEGMENT_ROWS", 10 if small else 4)
-    monkeypatch.setattr(sealing, "GROW_LIMIT", small)
+def check_sealing(world: World, way: Way) -> None:
+    """Check that other clients see the first messages of a seal, and that another one completes it, in order."""
 
     def begin(scene: Scene) -> None:
         scene.store.push(scene.one, scene.batch(0, 1, 2))
@@ -753,10 +742,8 @@ def check_sealing(world: World, way: Way, small: int, monkeypatch: pytest.Monkey
 
 
 @cases(*SCHEMES, ways=[Way.KILLED])
-def test_a_log_is_trimmed_whatever_request_fails(world, name, way, monkeypatch):
-    monkeypatch.setattr(log_notes, "PAGE_SEGMENTS", 1)
-    for name, value in {"SEGMENT_ROWS": 3, "SEAL_LIMIT": 3, "GROW_LIMIT": 0}.items():
-        monkeypatch.setattr(sealing, name, value)
+@with_limits(page_segments=1, segment_rows=3, seal_rows=3, segment_growth=0)
+def test_a_log_is_trimmed_whatever_request_fails(world, name, way):
 
     def begin(scene: Scene) -> None:
         scene.store.push(scene.one, scene.batch(*range(9)))

@@ -20,14 +20,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from spark_queue.messages.buckets import Record
 from spark_queue.messages.message import messages, pushes
 from spark_queue.messages.times import MAX_TIME_MS
-from spark_queue.stores import STORES, base, open_store
+from spark_queue.stores import STORES, open_store
 from spark_queue.stores import types as facts
-from spark_queue.stores.mongodb import stages as mongodb_stages
 from spark_queue.stores.mongodb import store as mongodb
-from spark_queue.stores.redis import store as redis
-from spark_queue.stores.sqlite import store as sqlite
 from spark_queue.stores.types import Commit, Condition, DeadLetterInfo, HandOut, Rollback, unseen_tag
-from tests.stores.model import Item, Model, Order, known
+from tests.stores.model import SMALLEST_PARTITION, Item, Model, Order, known
 
 EXAMPLES = os.environ.get("SPARK_QUEUE_MODEL_EXAMPLES")
 STEPS = 30
@@ -451,18 +448,10 @@ def ms(moment):
 
 
 @pytest.fixture
-def small_steps(monkeypatch):
-    """Few messages are enough for several partitions, and for several steps of an operation."""
-    monkeypatch.setattr(base, "SMALLEST_PARTITION", 2)
-    monkeypatch.setattr(mongodb, "COMMAND_CHUNK", 3)
-    monkeypatch.setattr(mongodb, "TRANSACTION_CHUNK", 2)
-    monkeypatch.setattr(
-        mongodb.MongoStore._filters_for, "__defaults__", (3,)
-    )  # COMMAND_CHUNK, as it was at the import
-    monkeypatch.setattr(mongodb_stages, "CHUNK_ROWS", 3)
-    monkeypatch.setattr(sqlite, "BLOB_BYTES", 300)
-    monkeypatch.setattr(redis, "SCRIPT_CHUNK", 3)
-    monkeypatch.setattr(redis, "SCRIPTS", redis.load_scripts(chunk=3, page=300))
+def small_steps(set_limits):
+    """Let a few messages be enough for several partitions, and for several steps of an operation."""
+    set_limits(smallest_partition=SMALLEST_PARTITION, staged_bytes=300, script_chunk=3, script_bytes=300)
+    set_limits(command_chunk=3, transaction_chunk=2, stage_chunk=3)
 
 
 def explore(url, order, examples):

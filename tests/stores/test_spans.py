@@ -7,19 +7,10 @@ from collections import Counter
 import pytest
 
 from spark_queue.messages.message import pushes
-from spark_queue.stores import spans
 from spark_queue.stores.conformance.helpers import ids_of
+from spark_queue.stores.conformance.limits import with_limits
 from spark_queue.stores.conformance.waiting import MINUTE_MS
-from spark_queue.stores.mongodb import sampling as of_mongodb
 from spark_queue.stores.spans import WHOLE, Sample, Span, cut_spans
-from spark_queue.stores.sqlite import sampling as of_sqlite
-
-
-@pytest.fixture(autouse=True)
-def _all_queues_are_large(monkeypatch):
-    monkeypatch.setattr(spans, "PLACES_PER_PART", 10)
-    monkeypatch.setattr(of_sqlite, "INDEX_WALK", 2)
-    monkeypatch.setattr(of_mongodb, "INDEX_WALK", 2)
 
 
 def sizes(store, queue, parts, view="messages"):
@@ -31,6 +22,7 @@ def sizes(store, queue, parts, view="messages"):
 
 
 @pytest.mark.every_store
+@with_limits(places_per_part=10, index_walk=2)  # all queues are large then
 def test_a_small_part_of_the_records_is_cut_too(store, name):
     other = f"{name}.other"
     store.push(name, pushes([{"n": n} for n in range(150)]))

@@ -163,7 +163,7 @@ class PauseContract:
         store.push(queue, pushes([{"n": str(n)} for n in range(3)]))
         for paused in (False, True, False):
             (peer.pause if paused else peer.resume)(queue)
-            later += pauses.PAUSE_CACHE_SECONDS + 0.01
+            later += store.limits.pause_cache + 0.01
             assert bool(store.reserve(queue, f"c/{uuid.uuid4().hex[:6]}", 1)) is not paused
 
     def test_a_waiting_client_sleeps_while_the_queue_is_paused_and_wakes_when_it_is_resumed(

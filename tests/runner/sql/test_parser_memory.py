@@ -34,7 +34,7 @@ def forgets_after(spark, monkeypatch):
 
     def forget_after(most):
         ParserMemory(0).count(spark._jvm, "")
-        monkeypatch.setattr(compiling, "PARSER_MEMORY", ParserMemory(most))
+        monkeypatch.setattr(compiling, "PARSER_MEMORY", ParserMemory(most))  # one object for the process
 
     yield forget_after
     ParserMemory(0).count(spark._jvm, "")

@@ -24,7 +24,9 @@ from spark_queue.spark.read.consumer import Consumer
 from spark_queue.spark.read.offsets import Offset, commit_offset
 from spark_queue.spark.read.prefetch import Prefetcher
 from spark_queue.stores.base import Store
+from spark_queue.stores.conformance.limits import with_limits
 from spark_queue.stores.conformance.waiting import end_lease, wait_until
+from spark_queue.stores.limits import Limits
 from spark_queue.stores.services import owner, ownership
 from spark_queue.stores.services.dead_letters import add_settled
 from spark_queue.stores.services.owner import revoke
@@ -85,19 +87,18 @@ class Clock:
 
 
 @pytest.fixture
-def brisk(monkeypatch):
+def brisk(set_limits):
     """Make processes of consumers write heartbeats often, and none count as gone for a slow one."""
-    monkeypatch.setattr(keeper, "HEARTBEAT_SECONDS", 0.05)
-    monkeypatch.setattr(owner, "OWNER_TIMEOUT_MS", 3_600_000)
+    set_limits(heartbeat=0.05, owner_timeout_ms=3_600_000)
 
 
 @pytest.fixture
-def renewing(monkeypatch):
+def renewing(set_limits, monkeypatch):
     """Make consumers renew leases of an hour every 50 ms: a slow machine loses none.
 
     By default they renew after a third of the lease, which this checks.
     """
-    monkeypatch.setattr(keeper, "HEARTBEAT_SECONDS", 0.05)
+    set_limits(heartbeat=0.05)
 
     def make(options, *rest):
         made = keeper.LeaseRenewer(options, *rest)
@@ -234,7 +235,7 @@ def test_an_owner_that_is_about_to_end_is_waited_for(any_url, name, monkeypatch)
         first.announce_exit()
         clock.meanwhile = lambda: clock.looks > 2 or first.renew()
         second.take()
-        assert clock.looks == 2 + owner.OWNER_TIMEOUT_MS / 1000 / ownership.TAKEOVER_POLL, (
+        assert clock.looks == 2 + Limits.owner_timeout_ms / 1000 / Limits.takeover_poll, (
             "until it has been silent for LIFE"
         )
         with pytest.raises(FencedError, match="has taken over"):
@@ -244,9 +245,11 @@ def test_an_owner_that_is_about_to_end_is_waited_for(any_url, name, monkeypatch)
 
 def test_a_dead_owner_is_taken_over_at_once_and_a_silent_one_after_a_while(sqlite_url, name, monkeypatch):
     program = (
-        "import sys; from spark_queue import open_store; from spark_queue.stores.services import owner, ownership\n"
-        "owner.OWNER_TIMEOUT_MS = 3_600_000\n"
-        "with open_store(sys.argv[1]) as store: ownership.Ownership(store, sys.argv[2], 'c/1').take()"
+        "import sys; from spark_queue import open_store\n"
+        "from spark_queue.stores.conformance.limits import limits_of\n"
+        "from spark_queue.stores.services.ownership import Ownership\n"
+        "limits = limits_of(sys.argv[1], owner_timeout_ms=3_600_000)\n"
+        "with open_store(sys.argv[1], limits=limits) as store: Ownership(store, sys.argv[2], 'c/1').take()"
     )
     subprocess.run(
         [sys.executable, "-c", program, sqlite_url, name], check=True, env=os.environ | {"PYTHONPATH": "."}
@@ -328,10 +331,10 @@ def test_what_an_offset_names_as_empty_is_not_committed(any_url, name):
         assert commit_offset(store, offset, 0) == 9
 
 
+@with_limits(count_limit=10)
 def test_a_backlog_is_counted_up_to_a_limit_and_rarely_as_a_whole(any_url, name, consumers, monkeypatch):
     now = 1_000.0
     monkeypatch.setattr(backlog, "time", SimpleNamespace(monotonic=lambda: now))
-    monkeypatch.setattr(backlog, "COUNT_LIMIT", 10)
     counted, sizes_of = [], Store.sizes_of
 
     def count(store, queues, limit=None):
@@ -524,7 +527,7 @@ def test_a_process_that_ends_gives_back_what_it_has_reserved_ahead(any_url, name
 def test_a_process_that_ends_while_it_reserves_ahead_waits_for_that(sqlite_url, name, consumers, monkeypatch):
     with Queue(sqlite_url, name) as queue:
         queue.push_many(list(range(20)))
-    monkeypatch.setattr(ahead, "RELEASE_TIMEOUT", 60)
+    monkeypatch.setattr(ahead, "RELEASE_TIMEOUT", 60)  # at the end of Spark's reader
     consumer = consumers(sqlite_url, name, delivery="exactly-once")
     offset = consumer.next(consumer.initial, 10, prefetch=10)
     waits, claim = threading.Event(), type(consumer.store)._claim
@@ -681,7 +684,7 @@ def test_a_failure_to_reserve_ahead_is_that_of_the_next_batch(sqlite_url, name, 
 
 @pytest.mark.parametrize("delivery", [LEAST, EXACTLY])
 def test_the_lease_of_what_is_reserved_ahead_is_renewed(sqlite_url, name, consumers, renewing, monkeypatch, delivery):
-    monkeypatch.setattr(batches, "UNSTARTED_LEASE", 3_600_000)
+    monkeypatch.setattr(batches, "UNSTARTED_LEASE", 3_600_000)  # a promise, not a setting
     with Queue(sqlite_url, name) as queue:
         queue.push_many(list(range(20)))
     options = renewing if delivery == LEAST else {"delivery": delivery}

@@ -574,7 +574,7 @@ def test_no_queue_loses_a_message_if_one_refuses_the_checkpoint(world):
 
 @pytest.mark.parametrize("late", ["a", "b"])
 @pytest.mark.parametrize("combine", ["zip", "alts"])
-def test_an_idle_reader_wakes_when_it_gets_what_it_lacks(world, combine, late, by_signals, listening):  # noqa: F811
+def test_an_idle_reader_wakes_when_it_gets_what_it_lacks(by_signals, world, combine, late, listening):  # noqa: F811
     reader = world.reader(combine=combine, waitTimeout="2m")
     if combine == "zip":
         world.push("b" if late == "a" else "a", [0])

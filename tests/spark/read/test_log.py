@@ -249,8 +249,8 @@ def test_at_most_once_a_batch_does_not_come_again(any_url, name, readers, delive
 
 
 def test_the_backlog_is_that_of_the_reader(any_url, name, readers, monkeypatch):
-    monkeypatch.setattr("spark_queue.spark.read.backlog.BUSY_INTERVAL", -1)
-    monkeypatch.setattr("spark_queue.spark.read.backlog.IDLE_INTERVAL", -1)
+    monkeypatch.setattr("spark_queue.spark.read.backlog.BUSY_INTERVAL", -1)  # of Spark's reader
+    monkeypatch.setattr("spark_queue.spark.read.backlog.IDLE_INTERVAL", -1)  # of Spark's reader
     with Queue(any_url, name) as queue:
         queue.push_many([{"n": n} for n in range(30)])
         queue.push({"n": 30}, delay=3600)

@@ -56,7 +56,7 @@ def bytes_of_batch(url, name, end):
 @pytest.fixture
 def small(monkeypatch):
     """A partition may have 200 KB, so a batch of two has 400 KB."""
-    monkeypatch.setattr(memory_limit, "PARTITION_BYTES", 200 * KB)
+    monkeypatch.setattr(memory_limit, "PARTITION_BYTES", 200 * KB)  # what a Spark task can hold
 
 
 @pytest.mark.every_store

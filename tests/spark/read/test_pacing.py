@@ -303,7 +303,7 @@ def test_a_slow_database_reserves_ahead_no_more_than_it_can_within_the_target(an
     """The size after the first batch is a guess: it would take long to reserve that much, and to release it."""
     seconds = itertools.count()
     monkeypatch.setattr(reserver, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
-    monkeypatch.setattr(reserver, "FIRST_ROWS", 50)
+    monkeypatch.setattr(reserver, "FIRST_ROWS", 50)  # of Spark's reader
     fill(any_url, name, 1_000)
     one = consumer(targetBatchDuration="2s")
     end = take(one, one.initial, 100, prefetch=800)  # another thread reserves the second batch, and measures again

@@ -10,10 +10,11 @@ import time
 import pytest
 
 from spark_queue import Queue, Statistics, open_store
-from spark_queue.stores import base, store_class
+from spark_queue.stores import store_class
+from spark_queue.stores.conformance.limits import with_limits
 from spark_queue.stores.conformance.waiting import wait_until
-from spark_queue.stores.services import listener, signals
-from spark_queue.stores.support import pause as pauses
+from spark_queue.stores.limits import Limits
+from spark_queue.stores.services import signals
 from tests.spark.read.test_consumer import consumers, fetched, taken_over  # noqa: F401
 from tests.spark_session import SPARK
 
@@ -22,15 +23,14 @@ TELLS = SPARK >= (4, 2)
 
 
 @pytest.fixture
-def by_signals(any_url, monkeypatch):
+def by_signals(any_url, set_limits):
     """Make clients of the store wait for signals only. They listen before they check.
 
     A signal of a file does not say that a queue was resumed: there, clients still poll for that.
     """
-    monkeypatch.setattr(base, "POLL_INTERVAL_MS", 3_600_000)
+    set_limits(poll_interval_ms=3_600_000, listen_timeout=60)
     if issubclass(store_class(any_url), signals.SignallingStore):
-        monkeypatch.setattr(base, "PAUSE_CACHE_SECONDS", 3_600)
-        monkeypatch.setattr(listener, "LISTEN_TIMEOUT", 60)
+        set_limits(pause_cache=3_600)
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_a_consumer_takes_nothing_from_a_paused_queue_and_says_so_once(any_url, 
         start = consumer.next(consumer.initial, 1)
         assert consumer.backlog()["paused"] is False
         queue.pause()
-        consumer.store._pause_cache.discard(name)  # as after PAUSE_CACHE_SECONDS
+        consumer.store._pause_cache.discard(name)  # as after `pause_cache` seconds
         assert fetched(any_url, name, consumer.plan(consumer.initial, start)), "what it holds goes on"
         for _ in range(3):
             assert consumer.next(start, 1) == start
@@ -133,9 +133,9 @@ def test_a_resume_and_a_push_wake_an_idle_consumer_by_their_signals_alone(
             (offset,) = found
 
 
-def test_the_counts_of_a_batch_are_written_with_its_commit(any_url, name, consumers, monkeypatch):  # noqa: F811
+@with_limits(flush_interval=3_600)
+def test_the_counts_of_a_batch_are_written_with_its_commit(any_url, name, consumers):  # noqa: F811
     """Spark ends the process by a signal, at once after the last commit."""
-    monkeypatch.setattr("spark_queue.stores.support.counters.FLUSH_INTERVAL", 3600)
     consumer = consumers(any_url, name)
     with Queue(any_url, name) as queue:
         queue.push_many([1, 2])
@@ -160,9 +160,7 @@ def test_a_query_sleeps_while_its_queue_is_paused_and_goes_on_when_it_is_resumed
         wait_until(lambda: len(got) == 5)
         with q_any.client() as queue:
             queue.pause()
-            time.sleep(
-                pauses.PAUSE_CACHE_SECONDS + 0.05
-            )  # for so long its process may believe that the queue is not paused
+            time.sleep(Limits.pause_cache + 0.05)  # for so long its process may believe that the queue is not paused
             queue.push_many([{"n": n} for n in range(5, 8)])
 
             def says():

@@ -228,7 +228,7 @@ def test_without_a_listener_nothing_is_read_or_committed(any_url, name, query, m
     unheard.listened = False
     with pytest.raises(OptionError, match=r"'onUnread' is fail, which needs a session of spark_queue\.session\(\)"):
         unheard.run()
-    monkeypatch.setattr(proof, "REPORT_TIMEOUT", 0.05)
+    monkeypatch.setattr(proof, "REPORT_TIMEOUT", 0.05)  # of Spark's reader
     fill(any_url, name, 10)
     silent = query(read_all)
     silent.reports = False

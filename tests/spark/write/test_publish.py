@@ -45,8 +45,8 @@ pytestmark = pytest.mark.every_store
 @pytest.fixture
 def at_once(monkeypatch):
     """Let tasks stage each batch when the next one comes, none together; a row is a batch."""
-    monkeypatch.setattr(spark_rows, "COALESCED_ROWS", 1)
-    monkeypatch.setattr(spark_rows, "ROWS_PER_BATCH", 1)
+    monkeypatch.setattr(spark_rows, "COALESCED_ROWS", 1)  # of a Spark task
+    monkeypatch.setattr(spark_rows, "ROWS_PER_BATCH", 1)  # of a Spark task
 
 
 def pieces(values, count):

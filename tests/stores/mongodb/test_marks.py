@@ -15,8 +15,9 @@ from pymongo.database import Database
 
 from spark_queue import NotAQueue, OptionError, open_store
 from spark_queue.messages.message import messages, pushes
+from spark_queue.stores.conformance.limits import limits_of, with_limits
 from spark_queue.stores.mongodb import marks
-from spark_queue.stores.mongodb import store as mongodb
+from spark_queue.stores.mongodb.limits import MongoLimits
 from spark_queue.stores.types import Condition, DeadLetterInfo, Sizes
 
 PAST = datetime(2020, 1, 1, tzinfo=UTC)
@@ -472,9 +473,9 @@ HINTED = ["reserve", "ready", "commit", "renew", "rollback", "purge", "purge by 
           "next_mature", "reservations", "drop", "delete_history", "move from", "move from by id"]  # fmt: skip
 
 
+@with_limits(mark_missing=0.1)
 @pytest.mark.parametrize("act", HINTED)
-def test_a_collection_in_the_place_of_a_queue_is_not_touched(mongodb_url, users, act, monkeypatch):
-    monkeypatch.setattr(marks, "MARK_MISSING", 0.1)
+def test_a_collection_in_the_place_of_a_queue_is_not_touched(mongodb_url, users, act):
     with open_store(mongodb_url, retry_timeout=0) as store:
         store.push(users.name, pushes(["a", "b"]))
         assert store.reserve(users.name, "c/1", 1) == [1]
@@ -490,17 +491,16 @@ def test_a_collection_in_the_place_of_a_queue_is_not_touched(mongodb_url, users,
             store.sizes(users.name)
 
 
-def test_a_push_finds_it_out_within_a_second(mongodb_url, users, monkeypatch):
-    with open_store(mongodb_url) as store:
+def test_a_push_finds_it_out_within_a_second(mongodb_url, users):
+    with open_store(mongodb_url, limits=limits_of(mongodb_url, insert_age=0.0)) as store:
         store.push(users.name, pushes(["a"]))
         users.drop()
         plain(users)
-        monkeypatch.setattr(mongodb, "INSERT_AGE", 0.0)
         for act in (OPERATIONS["push"], OPERATIONS["reserve"]):
             with pytest.raises(NotAQueue):
                 act(store, users.name, "")
         assert users.count_documents({}) == 3 and list(users.index_information()) == ["_id_"]
-    assert marks.INSERT_AGE <= 1
+    assert MongoLimits.insert_age <= 1
 
 
 @pytest.mark.parametrize("application", [plain, like_messages, empty])
@@ -515,9 +515,9 @@ def test_what_did_not_exist_and_is_no_queue_now_is_not_touched(mongodb_url, user
             assert as_it_is(users) == before, act
 
 
+@with_limits(insert_age=60.0)  # however slow this machine is
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_push_after_a_drop_by_another_client_makes_a_queue_again(mongodb_url, users, layout, monkeypatch):
-    monkeypatch.setattr("spark_queue.stores.mongodb.store.INSERT_AGE", 60.0)  # however slow this machine is
+def test_a_push_after_a_drop_by_another_client_makes_a_queue_again(mongodb_url, users, layout):
     store, name = opened(mongodb_url, layout, users)
     peer, _ = opened(mongodb_url, layout, users)
     with store, peer:

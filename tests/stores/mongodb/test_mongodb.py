@@ -34,11 +34,13 @@ from spark_queue.messages.message import messages, pushes
 from spark_queue.stores import open_store
 from spark_queue.stores.conformance.conformance import StoreContract
 from spark_queue.stores.conformance.helpers import ids_of, messages_of
+from spark_queue.stores.conformance.limits import with_limits
 from spark_queue.stores.conformance.waiting import MINUTE_MS, end_lease, wait_until
 from spark_queue.stores.mongodb import documents as mongodb_documents
 from spark_queue.stores.mongodb import stages as mongodb_stages
 from spark_queue.stores.mongodb.bson_json import CODEC, MAX_DOCUMENT_BYTES
 from spark_queue.stores.mongodb.documents import READY_INDEX, WAITING_ORDER, to_documents
+from spark_queue.stores.mongodb.limits import MongoLimits
 from spark_queue.stores.mongodb.stages import Stages
 from spark_queue.stores.mongodb.store import MongoStore
 from spark_queue.stores.types import Condition, DeadLetterInfo, Note, Sizes, Staged
@@ -506,10 +508,9 @@ def raw(anywhere):
 
 
 @pytest.fixture
-def small(monkeypatch):
-    """Chunks of few messages, and little patience with other publishers."""
-    monkeypatch.setattr(mongodb_stages, "CHUNK_ROWS", 4)
-    monkeypatch.setattr(mongodb_stages, "PUBLISHER_TIMEOUT", 0.05)
+def small(set_limits):
+    """Set chunks of few messages, and a short timeout of other publishers."""
+    set_limits(stage_chunk=4, publisher_timeout=0.05)
 
 
 def left_of(raw, stage):
@@ -580,7 +581,7 @@ def test_no_chunk_and_no_transaction_is_larger_than_it_may_be(store, queue, monk
     assert len(sizes) == 6, "small chunks are published together"
 
 
-def test_a_part_that_is_staged_again_is_not_doubled(anywhere, name, small):
+def test_a_part_that_is_staged_again_is_not_doubled(small, anywhere, name):
     batch = pushes(list(range(10)), delay=1)
     for _ in range(2):
         anywhere._stage(f"{name}.q", name, "part", batch)
@@ -598,7 +599,7 @@ def test_what_is_ours_is_no_queue(anywhere, name):
     anywhere.set_note(name, None, 1)
 
 
-def test_a_stage_of_several_queues_is_published_once_by_each_that_tries(anywhere, name, raw, small):
+def test_a_stage_of_several_queues_is_published_once_by_each_that_tries(small, anywhere, name, raw):
     for part in range(6):
         anywhere.stage(f"{name}.{part % 2}", f"{name}/{part}", pushes(list(range(10))))
     published: list[int] = []
@@ -627,7 +628,7 @@ def test_a_standalone_server_refuses_buckets_before_anything_is_written(standalo
         assert alone.staged(name) == []
 
 
-def test_hidden_messages_are_neither_seen_nor_delivered_and_make_way(standalone, small, monkeypatch):
+def test_hidden_messages_are_neither_seen_nor_delivered_and_make_way(small, standalone, monkeypatch):
     name = f"t{uuid.uuid4().hex[:16]}"
     ids = new_ids(4)
     with open_store(standalone.url("stages")) as store, client_of(standalone.url("stages")) as client:
@@ -790,7 +791,7 @@ class Publishing:
 
 
 @pytest.mark.parametrize("partly", [False, pytest.param(True, marks=pytest.mark.full)])
-def test_a_publish_that_broke_off_anywhere_is_completed_by_the_next(anywhere, name, raw, small, steps, partly):
+def test_a_publish_that_broke_off_anywhere_is_completed_by_the_next(small, anywhere, name, raw, steps, partly):
     for step in itertools.count():
         publishing = Publishing(anywhere, name, raw)
         died = steps.dies(step, partly, publishing.publish)
@@ -801,7 +802,7 @@ def test_a_publish_that_broke_off_anywhere_is_completed_by_the_next(anywhere, na
     assert step >= 10
 
 
-def test_a_stage_can_be_removed_wherever_its_publish_broke_off(anywhere, name, raw, small, steps):
+def test_a_stage_can_be_removed_wherever_its_publish_broke_off(small, anywhere, name, raw, steps):
     counts = set()
     for step in itertools.count():
         publishing = Publishing(anywhere, name, raw, rows=4)
@@ -819,7 +820,7 @@ def test_a_stage_can_be_removed_wherever_its_publish_broke_off(anywhere, name, r
     assert counts == {0, 3}, "all of a chunk or nothing"
 
 
-def test_a_publisher_that_was_slow_does_no_harm(anywhere, name, raw, small, steps):
+def test_a_publisher_that_was_slow_does_no_harm(small, anywhere, name, raw, steps):
     for step in itertools.count():
         publishing = Publishing(anywhere, name, raw, rows=6)
         slow = steps.pauses(step, publishing.publish)
@@ -833,7 +834,7 @@ def test_a_publisher_that_was_slow_does_no_harm(anywhere, name, raw, small, step
 
 
 @pytest.mark.full
-def test_publishers_that_are_slow_in_turns_do_no_harm(anywhere, name, raw, small, steps):
+def test_publishers_that_are_slow_in_turns_do_no_harm(small, anywhere, name, raw, steps):
     for first in itertools.count():
         for second in range(13):
             publishing = Publishing(anywhere, name, raw, rows=4)
@@ -874,8 +875,8 @@ def kill_within_a_transaction(url, stage):
         killed.kill()
 
 
+@with_limits(publisher_timeout=0.05)
 def test_a_publisher_that_was_killed_in_its_transaction_holds_up_nobody_for_long(store, queue, raw_of, monkeypatch):
-    monkeypatch.setattr(mongodb_stages, "PUBLISHER_TIMEOUT", 0.05)
     for part in range(3):
         store.stage(queue, f"{queue}.s/{part}", pushes(list(range(3_000))))
     kill_within_a_transaction(store.url, f"{queue}.s/0")
@@ -903,7 +904,7 @@ def counted_ends(monkeypatch):
     return ended
 
 
-def test_two_publishers_that_take_each_other_for_dead_both_come_to_an_end(anywhere, name, raw, small, monkeypatch):
+def test_two_publishers_that_take_each_other_for_dead_both_come_to_an_end(small, anywhere, name, raw, monkeypatch):
     ended, generations = counted_ends(monkeypatch), []
     publishing = Publishing(anywhere, name, raw, rows=16)
     insert, hide = mongodb_documents.insert_new, mongodb_stages._insert_hidden
@@ -937,7 +938,7 @@ def test_two_publishers_that_take_each_other_for_dead_both_come_to_an_end(anywhe
 
 
 @pytest.mark.full
-def test_when_a_publish_and_a_removal_meet_a_chunk_appears_whole_or_not_at_all(anywhere, name, raw, small, steps):
+def test_when_a_publish_and_a_removal_meet_a_chunk_appears_whole_or_not_at_all(small, anywhere, name, raw, steps):
     counts = set()
     for first, second, dies in itertools.product(range(12), range(7), (None, 2)):
         publishing = Publishing(anywhere, name, raw, rows=4)
@@ -956,8 +957,8 @@ def test_when_a_publish_and_a_removal_meet_a_chunk_appears_whole_or_not_at_all(a
     assert counts == {0, 3}
 
 
-def test_a_publisher_at_work_is_left_alone(anywhere, name, raw, steps, monkeypatch):
-    monkeypatch.setattr(mongodb_stages, "PUBLISHER_TIMEOUT", 600)
+@with_limits(publisher_timeout=600)
+def test_a_publisher_at_work_is_left_alone(anywhere, name, raw, steps):
     anywhere.retry_timeout = 1_800_000
     publishing = Publishing(anywhere, name, raw)
     published: list[int] = []
@@ -996,7 +997,8 @@ def test_a_publisher_that_others_end_names_its_stages():
 
     keys = [{"stage": stage, "queue": "q"} for stage in ("s/2", "s/1")]
     with client_of("mongodb://host/db", connect=False) as client:
-        stages = Stages(client.db, str, lambda act, *arguments: act(*arguments), 1_000, "staged", len, print)
+        limits = MongoLimits()
+        stages = Stages(client.db, str, lambda act, *arguments: act(*arguments), 1_000, "staged", len, print, limits)
         with pytest.raises(StoreUnavailable, match="publishing stage 's/1', stage 's/2'"):
             stages._publish_in_transaction(keys, Session())
 
@@ -1049,7 +1051,7 @@ def test_a_publisher_that_gives_up_is_forgotten(store, queue, raw_of, monkeypatc
 
 
 @pytest.mark.full
-def test_a_publish_that_began_without_transactions_ends_so(store, queue, raw_of, small, steps):
+def test_a_publish_that_began_without_transactions_ends_so(small, store, queue, raw_of, steps):
     """The server may have become one of a replica set meanwhile."""
     for step in itertools.count():
         publishing = Publishing(store, queue, raw_of(store))
@@ -1080,7 +1082,7 @@ def test_a_publish_whose_last_answer_was_lost_publishes_nothing_twice(store, que
     assert store.staged(f"{queue}.s") == []
 
 
-def test_pushes_of_the_same_ids_meanwhile_neither_fail_nor_double(anywhere, name, small):
+def test_pushes_of_the_same_ids_meanwhile_neither_fail_nor_double(small, anywhere, name):
     queue, ids = f"{name}.q", new_ids(200)
     anywhere.stage(queue, name, pushes(list(range(200)), ids=ids))
 
@@ -1383,9 +1385,9 @@ def test_a_killed_server_loses_nothing_that_it_acknowledged(tmp_path):
 
 
 @pytest.mark.full
+@with_limits(stage_chunk=40)
 @pytest.mark.parametrize("arguments", [(), ("--replSet", "own")], ids=["standalone", "transactions"])
-def test_what_is_published_while_the_server_is_killed_comes_once(tmp_path, monkeypatch, arguments):
-    monkeypatch.setattr(mongodb_stages, "CHUNK_ROWS", 40)
+def test_what_is_published_while_the_server_is_killed_comes_once(tmp_path, arguments):
     server = Mongod(tmp_path, *arguments)
     if arguments:
         with client_of(server.url("admin"), directConnection=True) as client:
@@ -1470,8 +1472,8 @@ class Cutter:
                         one.shutdown(socket.SHUT_RDWR)
 
 
-def test_a_claim_whose_connection_broke_is_not_still_at_work_when_it_is_answered(standalone, monkeypatch):
-    monkeypatch.setattr("spark_queue.stores.mongodb.store.COMMAND_CHUNK", 40_000)  # one long command
+@with_limits(command_chunk=40_000)  # one long command
+def test_a_claim_whose_connection_broke_is_not_still_at_work_when_it_is_answered(standalone):
     queue, way = f"t{uuid.uuid4().hex[:16]}", Cutter(standalone.port)
     with open_store(standalone.url("db")) as store:
         store.push(queue, pushes(list(range(40_000))))

@@ -38,9 +38,14 @@ def few(request):
     """Whether these few rows are written one by one, or as many are."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "by columns":
-            patch.setattr(documents, "SMALL_BATCH", 0)
-            patch.setattr(columns, "SMALL_BATCH", 0)
+            write_by_columns(patch)
         yield
+
+
+def write_by_columns(patch):
+    """Let a few rows be written by whole columns, as many are."""
+    patch.setattr(documents, "SMALL_BATCH", 0)  # pure functions without a store
+    patch.setattr(columns, "SMALL_BATCH", 0)  # the same
 
 
 @st.composite
@@ -128,8 +133,7 @@ def test_what_was_written_is_read_as_it_was(batch_and_moments, other_dues):
 
 
 def test_documents_that_are_alike_are_read_by_whole_columns(monkeypatch):
-    monkeypatch.setattr(documents, "SMALL_BATCH", 0)
-    monkeypatch.setattr(columns, "SMALL_BATCH", 0)
+    write_by_columns(monkeypatch)
     batch = pa.RecordBatch.from_pylist(
         [
             {"id": f"{i:024x}", "payload": b'{"n":1}', "payload_kind": "json", "headers": [], "tries": 0}

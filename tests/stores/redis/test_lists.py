@@ -12,9 +12,8 @@ from spark_queue.errors import StoreError
 from spark_queue.messages.message import messages, pushes
 from spark_queue.stores import open_store
 from spark_queue.stores.conformance.waiting import end_lease
-from spark_queue.stores.redis import lists as redis_lists
-from spark_queue.stores.redis import store as redis_store
-from spark_queue.stores.redis.lists import scripts
+from spark_queue.stores.redis.limits import RedisLimits
+from spark_queue.stores.redis.store import load_scripts
 from spark_queue.stores.types import Sizes
 from tests.moments import make_due
 
@@ -47,12 +46,9 @@ def waiting(raw, layout, queue):
 
 
 @pytest.fixture
-def small_steps(monkeypatch):
-    """A call of a script takes three messages, so that a few messages need many calls."""
-    small = {layout: redis_store.load_scripts(chunk=3, run=2, page=300, layout=layout) for layout in LAYOUTS}
-    monkeypatch.setattr(redis_store, "SCRIPT_CHUNK", 3)
-    monkeypatch.setattr(redis_lists, "SCRIPT_CHUNK", 3)
-    monkeypatch.setattr(redis_lists, "scripts", small.__getitem__)
+def small_steps(set_limits):
+    """Let a call of a script take three messages, so a few messages need many calls."""
+    set_limits(script_chunk=3, run_size=2, script_bytes=300)
 
 
 def put(store, queue, numbers, **columns):
@@ -72,7 +68,7 @@ def held(store, queue, tag):
 # --- steps ----------------------------------------------------------------------------------------
 
 
-def test_a_claim_of_many_steps_keeps_the_order_of_the_list(store, queue, small_steps):
+def test_a_claim_of_many_steps_keeps_the_order_of_the_list(small_steps, store, queue):
     order = [7, 3, 9, 1, 8, 2, 6, 4, 5, 0, 13, 11, 12, 10]
     for n in order:
         put(store, queue, [n])
@@ -84,7 +80,7 @@ def test_a_claim_of_many_steps_keeps_the_order_of_the_list(store, queue, small_s
     assert store.sizes(queue) == Sizes(0, 0, 0)
 
 
-def test_a_claim_stops_at_so_many_bytes_and_goes_on(store, queue, small_steps):
+def test_a_claim_stops_at_so_many_bytes_and_goes_on(small_steps, store, queue):
     store.push(queue, pushes([{"n": str(n), "pad": "x" * 200} for n in range(9)]))
     assert store.reserve(queue, "c/1", 9) == [9]
     assert held(store, queue, "c/1/0") == list(range(9))
@@ -104,7 +100,7 @@ def test_what_is_due_after_a_moment_stays_in_its_place(store, queue):
     assert held(store, queue, "c/4/0") == young
 
 
-def test_a_lease_that_ended_gives_back_in_front_what_was_rolled_back_at_the_end(store, peer, queue, small_steps):
+def test_a_lease_that_ended_gives_back_in_front_what_was_rolled_back_at_the_end(small_steps, store, peer, queue):
     put(store, queue, range(8))
     assert store.reserve(queue, "old/1", 3, lease=MINUTE) == [3]
     assert store.reserve(queue, "failed/1", 2) == [2]
@@ -124,7 +120,7 @@ def test_a_push_takes_nothing_from_a_holder_who_is_merely_late(store, peer, queu
     assert store.commit(queue, "old/1") == 2
 
 
-def test_what_is_scheduled_comes_before_what_is_pushed_when_it_is_due(store, queue, waiting, small_steps):
+def test_what_is_scheduled_comes_before_what_is_pushed_when_it_is_due(small_steps, store, queue, waiting):
     put(store, queue, range(5), delay=[MINUTE] * 5)
     assert waiting() == 0 and store.sizes(queue).scheduled == 5
     make_due(store, queue)
@@ -182,7 +178,7 @@ def test_a_move_or_a_purge_that_is_cut_off_anywhere_loses_nothing(
 
 
 @pytest.mark.parametrize("act", ["purge", "move"])
-def test_a_move_or_a_purge_takes_what_leases_held_that_ended(store, queue, act, small_steps):
+def test_a_move_or_a_purge_takes_what_leases_held_that_ended(small_steps, store, queue, act):
     put(store, queue, range(8))
     store.reserve(queue, "c/1", 2, lease=MINUTE)
     end_lease(store, queue, "c/1")
@@ -280,6 +276,6 @@ def test_bytes_that_are_no_text_come_as_replacements_and_stay_what_they_are(stor
 
 
 def test_the_scripts_of_each_layout_are_its_own():
-    names = {layout: set(scripts(layout)) for layout in LAYOUTS}
+    names = {layout: set(load_scripts(RedisLimits(), layout)) for layout in LAYOUTS}
     assert names["rfq"] - names["redis-list"] == {"harvest", "purge"}
-    assert {"fill", "deliver"} == names["redis-list"] - set(redis_store.SCRIPTS)
+    assert {"fill", "deliver"} == names["redis-list"] - set(load_scripts(RedisLimits()))

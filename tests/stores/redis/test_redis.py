@@ -23,6 +23,7 @@ from spark_queue.messages.message import messages, pushes
 from spark_queue.messages.schema import PUSHES
 from spark_queue.options.masking import mask
 from spark_queue.stores import open_store
+from spark_queue.stores.conformance.limits import with_limits
 from spark_queue.stores.conformance.waiting import end_lease, wait_until
 from spark_queue.stores.redis import documents as redis_documents
 from spark_queue.stores.redis import store as redis_store
@@ -47,10 +48,9 @@ def peer(redis_url):
 
 
 @pytest.fixture
-def small_steps(monkeypatch):
-    """A call of a script takes three messages, so that a few messages need many calls."""
-    monkeypatch.setattr(redis_store, "SCRIPT_CHUNK", 3)
-    monkeypatch.setattr(redis_store, "SCRIPTS", redis_store.load_scripts(chunk=3, run=2, page=300))
+def small_steps(set_limits):
+    """Let a call of a script take three messages, so a few messages need many calls."""
+    set_limits(script_chunk=3, run_size=2, script_bytes=300)
 
 
 def put(raw, queue, id, document, score=1_700_000_000_000):
@@ -251,7 +251,7 @@ def test_a_document_is_read_and_given_back_whatever_the_order_of_its_fields(stor
 
 
 def test_a_document_that_redis_cannot_take_is_refused_with_all_its_batch(store, queue, monkeypatch):
-    monkeypatch.setattr(redis_documents, "LARGEST_DOCUMENT", 1000)
+    monkeypatch.setattr(redis_documents, "LARGEST_DOCUMENT", 1000)  # the server's own limit
     with pytest.raises(MessageError, match=r"'long'.*1,000") as caught:
         store.push(queue, pushes(["short", "\n" * 600], ids=["short", "long"]))
     assert list(caught.value.rows) == [1]
@@ -326,7 +326,7 @@ def test_what_keuss_holds_is_neither_purged_nor_moved(store, raw, queue):
 # --- scripts that are called in steps -------------------------------------------------------------
 
 
-def test_a_claim_that_was_cut_short_is_resumed(store, queue, small_steps):
+def test_a_claim_that_was_cut_short_is_resumed(small_steps, store, queue):
     store.push(queue, pushes(list(range(10))))
     assert store._run("claim", queue, "c/1/0", 8, 8, MINUTE, redis_store.NO_END, 0) == [3, b"more"]
     assert store.reserve(queue, "c/1", 8) == [3]
@@ -343,7 +343,7 @@ def begin_to_renew(store, queue, tag, lease):
 
 
 @pytest.mark.parametrize("lease", [MINUTE // 2, 2 * MINUTE])
-def test_a_tag_holds_everything_in_the_middle_of_a_renewal(store, peer, queue, small_steps, lease):
+def test_a_tag_holds_everything_in_the_middle_of_a_renewal(small_steps, store, peer, queue, lease):
     store.push(queue, pushes(list(range(10))))
     store.reserve(queue, "c/1", 10, lease=MINUTE)
     begin_to_renew(store, queue, "c/1/0", lease)
@@ -355,7 +355,7 @@ def test_a_tag_holds_everything_in_the_middle_of_a_renewal(store, peer, queue, s
     assert peer.sizes(queue) == Sizes(8, 0, 0, peer.sizes(queue).oldest_ready_age)
 
 
-def test_a_renewal_that_was_cut_short_is_ended_by_the_next(store, raw, queue, small_steps):
+def test_a_renewal_that_was_cut_short_is_ended_by_the_next(small_steps, store, raw, queue):
     store.push(queue, pushes(list(range(10))))
     store.reserve(queue, "c/1", 10, lease=MINUTE)
     begin_to_renew(store, queue, "c/1/0", 2 * MINUTE)
@@ -367,7 +367,7 @@ def test_a_renewal_that_was_cut_short_is_ended_by_the_next(store, raw, queue, sm
 
 
 @pytest.mark.parametrize(("first", "second"), [(OVER, MINUTE), (MINUTE, OVER)])
-def test_each_end_of_a_renewal_that_was_cut_short_comes_in_its_time(store, queue, small_steps, first, second):
+def test_each_end_of_a_renewal_that_was_cut_short_comes_in_its_time(small_steps, store, queue, first, second):
     store.push(queue, pushes(list(range(10))))
     store.reserve(queue, "c/1", 10, lease=MINUTE)
     store._renew(queue, "c/1", first)
@@ -378,7 +378,7 @@ def test_each_end_of_a_renewal_that_was_cut_short_comes_in_its_time(store, queue
     assert store.commit(queue, "c/1") == 10 - over
 
 
-def test_two_renewals_at_once_leave_one_end(store, peer, raw, queue, small_steps):
+def test_two_renewals_at_once_leave_one_end(small_steps, store, peer, raw, queue):
     store.push(queue, pushes(list(range(50))))
     store.reserve(queue, "c/1", 50, lease=MINUTE)
     other = threading.Thread(target=lambda: [peer.renew(queue, "c/1", 3 * MINUTE) for _ in range(5)])
@@ -390,7 +390,7 @@ def test_two_renewals_at_once_leave_one_end(store, peer, raw, queue, small_steps
     assert not raw.exists(*queue_keys(queue))
 
 
-def test_steps_end_also_where_nothing_meets_the_condition(store, queue, small_steps):
+def test_steps_end_also_where_nothing_meets_the_condition(small_steps, store, queue):
     store.push(queue, pushes(["x" * 200] * 10, tries=1))
     store.push(queue, pushes(["y" * 200], tries=2))
     assert store.move(queue, f"{queue}.other", min_tries=3) == 0
@@ -436,7 +436,7 @@ def test_what_is_due_at_one_moment_is_held_in_runs(store, raw, queue):
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 7])
-def test_pages_of_any_size_give_each_message_once_and_in_order(store, queue, small_steps, rows):
+def test_pages_of_any_size_give_each_message_once_and_in_order(small_steps, store, queue, rows):
     push_ids(store, queue, "abcdefg")
     push_ids(store, queue, "ABC", MOMENT + timedelta(seconds=1))
     store.reserve(queue, "c/1", 100)
@@ -445,7 +445,7 @@ def test_pages_of_any_size_give_each_message_once_and_in_order(store, queue, sma
     assert max(map(len, pages)) <= rows
 
 
-def test_a_page_goes_on_behind_a_message_that_is_gone(store, peer, raw, queue, small_steps):
+def test_a_page_goes_on_behind_a_message_that_is_gone(small_steps, store, peer, raw, queue):
     push_ids(store, queue, "abcdefg")
     store.reserve(queue, "c/1", 100)
     pages = store.fetch(queue, "c/1/0", 3)
@@ -469,10 +469,9 @@ def test_one_message_of_a_run_is_settled_alone(store, raw, queue, one):
     assert sorted(consumed(store, queue)) == sorted((rest[0], rest[3]))
 
 
+@with_limits(script_chunk=4, run_size=3)
 def test_runs_of_a_tag_do_not_overlap(store, raw, queue, monkeypatch):
     """A message that is freed between two calls of a claim sorts among those of the first call."""
-    monkeypatch.setattr(redis_store, "SCRIPT_CHUNK", 4)
-    monkeypatch.setattr(redis_store, "SCRIPTS", redis_store.load_scripts(chunk=4, run=3))
     push_ids(store, queue, "acegikm")
     run, calls = store._run, []
 
@@ -646,7 +645,7 @@ def chunk(raw, key):
     return raw.eval("return cmsgpack.unpack(redis.call('GET', KEYS[1]))", 1, key)
 
 
-def test_what_is_staged_lies_beside_the_queue_as_a_push_would_write_it(store, raw, queue, sink, small_steps):
+def test_what_is_staged_lies_beside_the_queue_as_a_push_would_write_it(small_steps, store, raw, queue, sink):
     batch = pushes([1, "two", b"3", 4], ids=["a", "b", "c", "d"], mature=datetime(2023, 1, 1, tzinfo=UTC))
     store.stage(queue, f"{sink}/7/x", batch)
     first, second = chunk_keys(raw, queue)
@@ -760,7 +759,7 @@ def test_stages_whose_names_begin_alike_are_told_apart(store, queue, sink):
     assert [one.stage for one in store.staged(sink)] == [f"{sink}/10/a"]
 
 
-def test_of_one_id_that_is_staged_twice_the_first_counts(store, queue, sink, small_steps):
+def test_of_one_id_that_is_staged_twice_the_first_counts(small_steps, store, queue, sink):
     for n in range(5):
         store.stage(queue, f"{sink}/1/a", pushes([n] * 4, ids=["w", "x", "y", f"z{n}"]))
     assert store.publish([f"{sink}/1/a"]) == 8
@@ -825,7 +824,7 @@ def held_by(raw, queue):
     return found
 
 
-def test_what_is_passed_on_in_many_steps_has_one_lease(store, raw, queue, small_steps):
+def test_what_is_passed_on_in_many_steps_has_one_lease(small_steps, store, raw, queue):
     store.push(queue, pushes(list(range(10))))
     store.reserve(queue, "c/1", 4, lease=MINUTE)
     store.reserve(queue, "c/2", 6, lease=MINUTE)
@@ -863,7 +862,7 @@ def test_a_retag_that_is_cut_off_anywhere_is_completed_by_the_next(
         assert (peer.commit(queue, "c/2"), peer.commit(queue, "c/1")) == (0, 12)
 
 
-def test_a_tag_of_the_tree_itself_may_get_what_the_tree_holds(store, raw, queue, small_steps):
+def test_a_tag_of_the_tree_itself_may_get_what_the_tree_holds(small_steps, store, raw, queue):
     store.push(queue, pushes(list(range(12))))
     for partition in range(3):
         store._claim(queue, f"c/1/{partition}", ClaimLimit(4, 4), MINUTE, redis_store.NO_END)
@@ -887,7 +886,7 @@ def test_what_keuss_took_is_not_passed_on(store, raw, queue):
 
 
 @pytest.mark.parametrize("lease", [MINUTE // 2, 2 * MINUTE])
-def test_what_is_passed_on_in_the_middle_of_a_renewal_is_held(store, peer, raw, queue, small_steps, lease):
+def test_what_is_passed_on_in_the_middle_of_a_renewal_is_held(small_steps, store, peer, raw, queue, lease):
     store.push(queue, pushes(list(range(20))))
     store.reserve(queue, "c/1", 10, lease=MINUTE)
     store.reserve(queue, "c/2", 10, lease=MINUTE)
@@ -900,7 +899,7 @@ def test_what_is_passed_on_in_the_middle_of_a_renewal_is_held(store, peer, raw, 
     assert peer.commit(queue, "c/1") == 20
 
 
-def test_renewals_and_retags_at_once_leave_one_end(store, peer, raw, queue, small_steps):
+def test_renewals_and_retags_at_once_leave_one_end(small_steps, store, peer, raw, queue):
     store.push(queue, pushes(list(range(60))))
     store.reserve(queue, "c/1", 10, lease=MINUTE)
     store.reserve(queue, "c/2", 50, lease=MINUTE)
@@ -915,7 +914,7 @@ def test_renewals_and_retags_at_once_leave_one_end(store, peer, raw, queue, smal
     assert not raw.exists(*queue_keys(queue))
 
 
-def test_what_was_passed_on_comes_back_when_its_lease_ends(store, queue, small_steps):
+def test_what_was_passed_on_comes_back_when_its_lease_ends(small_steps, store, queue):
     store.push(queue, pushes(list(range(10))))
     store.reserve(queue, "c/1", 10, lease=None)
     assert store.transfer(queue, "c/1", "c/2/0", lease=MINUTE) == 10

@@ -15,10 +15,9 @@ from spark_queue import Queue, open_store
 from spark_queue.errors import StoreUnavailable
 from spark_queue.messages.message import pushes
 from spark_queue.rest.watches import StoreWatch
-from spark_queue.stores import base
+from spark_queue.stores.conformance.limits import with_limits
 from spark_queue.stores.conformance.waiting import wait_until
-from spark_queue.stores.services import signals
-from spark_queue.stores.support.pause import PAUSE_CACHE_SECONDS
+from spark_queue.stores.limits import Limits
 
 #: How much more often clients poll here.
 FASTER = 10
@@ -37,10 +36,9 @@ def queue(new_server):
 
 
 @pytest.fixture
-def faster(monkeypatch):
-    """Clients poll FASTER, so that few seconds show what a minute would."""
-    monkeypatch.setattr(base, "POLL_INTERVAL_MS", base.POLL_INTERVAL_MS / FASTER)
-    monkeypatch.setattr(base, "PAUSE_CACHE_SECONDS", PAUSE_CACHE_SECONDS / FASTER)
+def faster(set_limits):
+    """Let clients poll FASTER, so that few seconds show what a minute would."""
+    set_limits(poll_interval_ms=Limits.poll_interval_ms / FASTER, pause_cache=Limits.pause_cache / FASTER)
 
 
 def commands(raw):
@@ -121,9 +119,9 @@ def test_many_waiting_requests_of_a_service_send_at_most_one_command_a_second_fo
 
 
 @pytest.fixture
-def rarely(monkeypatch):
-    """Clients that receive signals poll after an hour."""
-    monkeypatch.setattr(signals, "RARER_POLLS", 3_600 * 1_000 // base.POLL_INTERVAL_MS)
+def rarely(set_limits):
+    """Let clients that receive signals poll after an hour."""
+    set_limits(rarer_polls=3_600 * 1_000 // Limits.poll_interval_ms)
 
 
 def test_a_message_that_is_due_later_comes_on_time_between_two_polls(redis_url, rarely):
@@ -138,9 +136,9 @@ def test_a_message_that_is_due_later_comes_on_time_between_two_polls(redis_url, 
         other.drop(name)
 
 
+@with_limits(poll_interval_ms=50)
 def test_after_a_message_without_a_signal_a_client_polls_as_often_as_one_without_signals(redis_url, monkeypatch):
     """As if keuss had pushed it that sends no signals, or a client that was killed before it could."""
-    monkeypatch.setattr(base, "POLL_INTERVAL_MS", 50)
     name = f"t{uuid.uuid4().hex[:16]}"
     with opened(redis_url) as store, opened(redis_url) as silent:
         monkeypatch.setattr(silent._sender, "_send", lambda *_: None)
@@ -174,7 +172,7 @@ def test_messages_with_signals_leave_polls_rare(redis_url):
             other.push(number)
             waiting.join(60)
             assert queue.commit(*got) == 1
-        assert queue.store.poll_interval(name) == 10 * base.POLL_INTERVAL_MS / 1000
+        assert queue.store.poll_interval(name) == 10 * Limits.poll_interval_ms / 1000
         other.store.drop(name)
 
 

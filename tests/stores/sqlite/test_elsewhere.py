@@ -88,7 +88,7 @@ def test_a_path_with_a_link_is_the_same_file(tmp_path):
 
 
 def test_without_a_boot_id_the_host_name_tells_machines_apart(tmp_path, monkeypatch):
-    monkeypatch.setattr(sqlite_file, "_BOOT", tmp_path / "nothing")
+    monkeypatch.setattr(sqlite_file, "_BOOT", tmp_path / "nothing")  # a file of the system
     sqlite_file._machine_id.cache_clear()
     try:
         url = for_tasks(f"sqlite:///{tmp_path}/queues.db")

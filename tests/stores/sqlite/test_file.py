@@ -13,7 +13,7 @@ from contextlib import closing
 import pytest
 
 from spark_queue import OptionError, Queue, StoreError, StoreUnavailable, open_store, shrink
-from spark_queue.stores.sqlite import store as sqlite
+from spark_queue.stores.conformance.limits import with_limits
 from tests.command_line import Run
 
 
@@ -256,9 +256,9 @@ def test_a_writer_waits_while_a_file_is_shrunk(queue, sqlite_url):
     assert queue.sizes().total == 2 + pushed
 
 
-def test_what_is_read_while_a_file_is_shrunk_makes_it_say_so(queue, path, sqlite_url, monkeypatch):
+@with_limits(busy_timeout=0.1)
+def test_what_is_read_while_a_file_is_shrunk_makes_it_say_so(queue, path, sqlite_url):
     fill(sqlite_url, "large", 100)
-    monkeypatch.setattr(sqlite, "BUSY_TIMEOUT", 0.1)
     reading = queue.store.peek("q", [])
     next(reading)
     with closing(sqlite3.connect(path)) as reader:

@@ -184,7 +184,7 @@ def thread(work):
 @pytest.fixture
 def busy(queue, monkeypatch):
     """A thread of this process is in a call until the end of the test."""
-    monkeypatch.setattr(forks, "FORK_WAIT", 0.02)
+    monkeypatch.setattr(forks, "FORK_WAIT", 0.02)  # hooks of the process, not of a store
     entered, done = threading.Event(), threading.Event()
 
     def write():
@@ -241,7 +241,7 @@ def test_the_parent_of_a_refused_child_loses_nothing(queue, busy, sqlite_url):
 
 
 def test_after_the_call_has_ended_children_are_not_refused(queue, sqlite_url, monkeypatch):
-    monkeypatch.setattr(forks, "FORK_WAIT", 0.02)
+    monkeypatch.setattr(forks, "FORK_WAIT", 0.02)  # hooks of the process, not of a store
     with queue.store._transaction():
         assert in_child(lambda: refused(lambda: queue.push("child")))
     in_child(lambda: queue.push("child"))
