@@ -60,7 +60,7 @@ def test_near_names():
         ("sqlite:///", "names no file"),
     ],
 )
-def test_a_url_without_a_store_is_told(url, message):
+def test_a_url_without_a_store_is_refused(url, message):
     with pytest.raises(OptionError) as caught:
         open_store(url)
     assert message in str(caught.value)

@@ -90,7 +90,7 @@ def held(store, queue):
 # --- reservations ---------------------------------------------------------------------------------
 
 
-def test_reservations_tell_who_holds_what_and_until_when(url, store, name, living):
+def test_reservations_have_their_owner_and_the_end_of_their_lease(url, store, name, living):
     fill(store, name, 30)
     store.reserve(name, "etl/3fa9c1/7", 10, lease=None)
     store.reserve(name, "py/ab12/1", 5, lease=600_000)
@@ -175,7 +175,7 @@ def test_force_leaves_other_runs_alone(url, store, name, living):
     other.check()
 
 
-def test_a_release_of_nothing_is_told_apart_from_a_wrong_name(url, store, name):
+def test_a_release_of_nothing_differs_from_a_wrong_name(url, store, name):
     fill(store, name, 1)
     store.reserve(name, "nightly/3fa9c1/1", 1, lease=None)
     with pytest.raises(OptionError, match=f"queue '{name}x' does not exist in .*; did you mean .*'{name}'"):
@@ -192,7 +192,7 @@ def test_a_release_of_nothing_is_told_apart_from_a_wrong_name(url, store, name):
     ("tag", "delay"),
     [("", 0), ("a//b", 0), ("a b", 0), ("a", -1), ("a", float("nan")), ("a", float("inf")), ("a", 1e300)],
 )
-def test_a_release_that_cannot_be_meant(url, store, name, living, tag, delay):
+def test_an_invalid_release(url, store, name, living, tag, delay):
     fill(store, name, 1)
     store.reserve(name, "a/a/1", 1, lease=None)
     mine = living("a/a")
@@ -217,18 +217,18 @@ def test_a_consumer_noted_by_a_newer_version(store, name, url):
 # --- dead letters ---------------------------------------------------------------------------------
 
 
-def bury(store, queue, payload, died=None, error=None, *, dead=None, id=None, **told):
+def bury(store, queue, payload, died=None, error=None, *, dead=None, id=None, **facts):
     """Push a dead letter that died at some moment."""
-    told = {"x-dl-from-queue": queue, "x-error": error, "h": "1"} | told
+    facts = {"x-dl-from-queue": queue, "x-error": error, "h": "1"} | facts
     if died is not None:
-        told["x-dl-t"] = died.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    headers = {key: value for key, value in told.items() if value is not None}
+        facts["x-dl-t"] = died.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    headers = {key: value for key, value in facts.items() if value is not None}
     batch = pushes([payload], headers=headers, ids=[id] if id else None)
     store.push(dead or f"{queue}.dead", batch)
     return batch.column("id")[0].as_py()
 
 
-def test_dead_letters_tell_of_their_death(url, store, name):
+def test_dead_letters_have_the_facts_of_their_death(url, store, name):
     with Queue(url, name) as queue:
         (id,) = queue.push_many([{"seat": "12F"}], headers={"h": "1"})
         queue.rollback(*queue.reserve())
@@ -343,7 +343,7 @@ def test_a_redrive_to_a_queue_that_does_not_exist_needs_create(url, store, name)
     assert redrive(url, name, to=f"{name}.other", create=True) == {f"{name}.other": 1}
 
 
-def test_a_redrive_that_cannot_be_meant_moves_nothing(url, store, name):
+def test_an_invalid_redrive_moves_nothing(url, store, name):
     dead = f"{name}.dead"
     fill(store, name, 1)
     bury(store, name, 1)
@@ -359,7 +359,7 @@ def test_a_redrive_that_cannot_be_meant_moves_nothing(url, store, name):
     assert redrive(url, name, to=name) == {name: 2}
 
 
-def test_a_letter_that_somebody_holds_is_passed_over(url, store, name):
+def test_a_reserved_dead_letter_is_passed_over(url, store, name):
     for n in range(3):
         bury(store, name, n)
     store.reserve(f"{name}.dead", "looker/a/1", 1)
@@ -491,7 +491,7 @@ def test_a_sink_that_is_at_work_is_left_alone(sqlite_url, monkeypatch):
         assert [one.stage for one in store.staged("s")] == [second]
 
 
-def test_a_ledger_is_set_by_word(url, store, name, sink):
+def test_a_ledger_is_set_manually(url, store, name, sink):
     assert set_ledger(url, sink, 7) is None
     assert set_ledger(url, sink, 9) == 7
     assert ledger_of(store, sink) == Ledger(sink, 9)
@@ -603,7 +603,7 @@ def test_a_wrong_password_is_not_shown(url_of, scheme):
 # --- logs -----------------------------------------------------------------------------------------
 
 
-def test_what_a_log_retains_is_told_apart_and_left_alone(url, store, name):
+def test_messages_that_a_log_retains_are_shown_apart_and_left_alone(url, store, name):
     store.push(name, pushes([{"n": n} for n in range(6)]))
     Log(store, name).latest()
     store.push(name, pushes([{"n": 6}]))
@@ -623,7 +623,7 @@ def test_what_a_log_retains_is_told_apart_and_left_alone(url, store, name):
         with pytest.raises(UsageError, match="is read as a log"):
             act()
     assert release(url, name, "etl") == 1
-    assert purge(url, name) and logs(url, name) == [kept], "what nobody holds is purged"
+    assert purge(url, name) and logs(url, name) == [kept], "messages that are not reserved are purged"
     assert (trim(url, name, timedelta(days=1)), trim(url, name, timedelta(0))) == (0, 6)
     assert store.sizes(name).total == 0
     with pytest.raises(UsageError, match="is not read as a log"):

@@ -115,8 +115,8 @@ def test_the_page_runs_as_it_is_written(living):
             printed = io.StringIO()
             with contextlib.redirect_stdout(printed):
                 exec(text, names)
-            (told,) = re.findall(r"```python\n" + re.escape(text) + r"```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
-            assert plain(printed.getvalue()) == plain(told)
+            (reported,) = re.findall(r"```python\n" + re.escape(text) + r"```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
+            assert plain(printed.getvalue()) == plain(reported)
 
 
 def test_what_a_query_says_is_on_the_page(living, monkeypatch, caplog):

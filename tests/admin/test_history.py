@@ -52,8 +52,8 @@ def test_the_history_is_listed(url, store, name, past):
     found = history(url, name)
     assert sorted(one.id for one in found) == past
     assert [one.processed for one in found] == sorted(one.processed for one in found)
-    told = {one.id: (one.consumer, one.outcome, one.error, one.tries) for one in found}
-    assert told == {
+    reported = {one.id: (one.consumer, one.outcome, one.error, one.tries) for one in found}
+    assert reported == {
         **dict.fromkeys(past[:2], ("etl", "commit", None, 0)),
         past[2]: ("etl", "dead", "no such flight", 1),
         **dict.fromkeys(past[3:], ("checks", "commit", None, 0)),
@@ -88,7 +88,7 @@ def test_the_history_is_listed_by_filters(url, store, name, past):
     assert ids(limit=1) == ["0" * 24], "the last one by when it was processed"
 
 
-def test_a_history_that_cannot_be_meant_is_refused(url, name):
+def test_an_invalid_history_is_refused(url, name):
     for wrong, why in (
         ({"limit": 0}, "limit must be"),
         ({"outcome": "comit"}, "did you mean 'commit'"),
@@ -125,7 +125,7 @@ def test_what_was_processed_is_replayed_as_new_messages(url, store, name, past):
     assert store.sizes(name).total == 0
     assert replay(url, name, "fix") == 5
     back = all_of(store, name)
-    assert [one.payload["n"] for one in back] == [0, 1, 3, 4, 5], "in their old order, without the dead one"
+    assert [one.payload["n"] for one in back] == [0, 1, 3, 4, 5], "in their old order, without the dead letter"
     for one in back:
         old = past[one.payload["n"]]
         assert one.id == replay_id("fix", old) != old
@@ -240,9 +240,9 @@ def test_the_client_keeps_a_history_of_what_dies(url, store, name):
         one, two, _ = queue.reserve(4)
         queue.dead_letter(one, reason="why")
         queue.rollback(two)
-    told = {(one.payload, one.outcome, one.consumer, one.error, one.tries) for one in history(url, name)}
+    reported = {(one.payload, one.outcome, one.consumer, one.error, one.tries) for one in history(url, name)}
     unknown = "it was rolled back, or its lease ended; no error is known"
-    assert told == {
+    assert reported == {
         ("tired", "dead", "etl", f"failed 1 time: {unknown}", 1),
         ("hopeless", "dead", "etl", "why", 1),
         ("fails", "dead", "etl", "failed 1 time", 1),
@@ -263,7 +263,7 @@ def test_a_message_that_fails_alone_is_history(url, store, name):
 # --- files of an older version --------------------------------------------------------------------
 
 
-def test_a_history_that_was_written_before_it_told_more_is_read(tmp_path):
+def test_a_history_of_an_earlier_version_is_read(tmp_path):
     path = tmp_path / "old.db"
     with sqlite3.connect(path) as db:
         for step in SCHEMA[:3]:

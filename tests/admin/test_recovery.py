@@ -61,7 +61,7 @@ WRITTEN, OPEN = RecoveredConsumer("7.2", committed=10, released=5), RecoveredCon
 
 @pytest.mark.parametrize("sink", ["{query}", "app:{query}"])
 @pytest.mark.parametrize(("last", "settled"), [(6, WRITTEN), (7, WRITTEN), (5, OPEN)])
-def test_the_ledger_tells_whether_the_last_batch_was_written(url, name, lost, sink, last, settled):
+def test_the_ledger_shows_whether_the_last_batch_was_written(url, name, lost, sink, last, settled):
     lost.reads()
     lost.has_written(last, sink=sink.format(query=lost.query))
     assert recover_consumer(url, name, CONSUMER, sink=url) == settled
@@ -136,8 +136,8 @@ def test_one_of_several_databases_that_has_lost_its_ledger_is_named(url, name, l
 def test_what_was_written_becomes_history(url, store, name, lost):
     note_settings(store, name, "etl", 3_600_000, None)
     recover_consumer(url, name, CONSUMER, written=True)
-    told = [one for batch in store.peek(name, view="history") for one in batch.column("id").to_pylist()]
-    assert len(told) >= 10
+    reported = [one for batch in store.peek(name, view="history") for one in batch.column("id").to_pylist()]
+    assert len(reported) >= 10
 
 
 @pytest.mark.parametrize("how", ["no task has read it", "the first batch, without a ledger", "at least once"])
@@ -163,7 +163,7 @@ def test_what_no_sink_has_is_released(url, name, lost, how):
         ("of two sinks one has it", r"several sinks .* only some have batch 6"),
     ],
 )
-def test_what_nobody_can_know_is_asked_for_before_anything_changes(url, name, lost, how, said):
+def test_an_unknown_outcome_is_asked_for_before_anything_changes(url, name, lost, how, said):
     if how != "no task has told its query":
         lost.reads()
     if how == "of two sinks one has it":
@@ -223,7 +223,7 @@ def test_a_release_refuses_what_may_be_written(url, store, name, lost, tag):
     if tag == "etl":
         assert release(url, name, tag, force=True) == 10
     else:
-        assert release(url, name, f"{CONSUMER}/7.2/0") == 5, "what is named is meant"
+        assert release(url, name, f"{CONSUMER}/7.2/0") == 5, "a tag by its full name is released"
         assert release(url, name, f"{CONSUMER}/7.2") == 5
     standing = load_consumer_state(store, name, CONSUMER)
     assert standing is not None and standing.started == Batch(7, 2), "how far it was is known all the same"

@@ -200,19 +200,19 @@ BUGS: dict[str, Bug] = {
         "stores/sqlite/store.py",
         "(_IS_UNSEEN, 0)",
         "(_IS_UNSEEN, 1)",
-        f"{CONFORMANCE}test_messages_that_nobody_has_seen_keep_their_tries",
+        f"{CONFORMANCE}test_messages_that_no_consumer_has_seen_keep_their_tries",
     ),
     "what was reserved ahead counts a try in MongoDB": Bug(
         "stores/mongodb/documents.py",
         'tries = {"$cond": [IS_UNSEEN, "$tries", add_tries(1)]}',
         "tries = add_tries(1)",
-        f"{CONFORMANCE}test_messages_that_nobody_has_seen_keep_their_tries",
+        f"{CONFORMANCE}test_messages_that_no_consumer_has_seen_keep_their_tries",
     ),
     "what was reserved ahead counts a try in Redis": Bug(
         "stores/redis/lua/common.lua",
         "find(tag, '/unseen$') and 0 or 1",
         "1",
-        f"{CONFORMANCE}test_messages_that_nobody_has_seen_keep_their_tries",
+        f"{CONFORMANCE}test_messages_that_no_consumer_has_seen_keep_their_tries",
     ),
     "a message is handed out without a try": Bug(
         "consuming/iteration.py",
@@ -242,7 +242,7 @@ BUGS: dict[str, Bug] = {
         "stores/support/damaged.py",
         "        except READ_ERRORS as error:\n            damaged[number]",
         "        except ZeroDivisionError as error:\n            damaged[number]",
-        "tests/stores/support/test_damaged.py::test_one_odd_record_stops_nobody",
+        "tests/stores/support/test_damaged.py::test_one_odd_record_stops_no_reader",
     ),
     "a damaged record is removed before it is a dead letter": Bug(
         "stores/support/dead_lettering.py",
@@ -694,7 +694,7 @@ BUGS: dict[str, Bug] = {
     ),
     "a look may read everything": Bug(
         "rest/looks/contents.py",
-        "        with ReadBudget(LOOK_RECORDS, LOOK_BYTES, LOOK_SECONDS).applied():\n",
+        "        with ReadBudget(*LOOK_BUDGET).applied():\n",
         "        if True:\n",
         "tests/rest/test_lanes.py::test_a_look_that_would_read_too_much_is_refused_with_a_reason",
     ),
@@ -760,7 +760,7 @@ BUGS: dict[str, Bug] = {
     ),
     "any number of requests wait": Bug(
         "rest/waiters.py",
-        " or self._waits_of[who] >= MAX_WAITS_OF_ONE:\n",
+        " or self._waits_of[who] >= self._most_of_one:\n",
         ":\n",
         "tests/rest/test_lanes.py::test_requests_that_wait_have_a_limit",
     ),
@@ -774,7 +774,7 @@ BUGS: dict[str, Bug] = {
         "rest/guard/unread.py",
         "        if left >= reader.left:\n",
         "        if left < 0:\n",
-        "tests/rest/test_guard.py::test_an_answer_that_nobody_reads_ends",
+        "tests/rest/test_guard.py::test_an_answer_that_is_not_read_ends",
     ),
     "answers that nobody reads take all memory": Bug(
         "rest/guard/unread.py",
@@ -956,13 +956,13 @@ BUGS: dict[str, Bug] = {
         " or self._checks[caller] >= MAX_CHECKS_OF_CALLER:",
         ":",
         "tests/rest/test_passwords.py::"
-        "test_a_flood_of_wrong_passwords_stops_nobody_who_is_remembered_and_no_other_address",
+        "test_a_flood_of_wrong_passwords_stops_no_remembered_caller_and_no_other_address",
     ),
     "any number of passwords waits": Bug(
         "rest/guard/passwords.py",
         "        if self._checks.total() >= MAX_CHECKS or ",
         "        if ",
-        "tests/rest/test_passwords.py::test_the_queue_of_checks_has_an_end_whoever_asks",
+        "tests/rest/test_passwords.py::test_the_queue_of_checks_is_bounded_for_all_callers",
     ),
     "what SQL supplies is unpickled": Bug(
         "events/spark_source.py",

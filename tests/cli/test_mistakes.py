@@ -87,11 +87,11 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("call", "told"), WRONG.values(), ids=WRONG)
-def test_a_wrong_call_is_answered_with_the_right_one(call, told, tmp_path):
+@pytest.mark.parametrize(("call", "expected"), WRONG.values(), ids=WRONG)
+def test_a_wrong_call_is_answered_with_the_right_one(call, expected, tmp_path):
     done = Run(*call.split())
     assert (done.code, done.out) == (2, "")
-    assert told in done.err
+    assert expected in done.err
     assert "Value error" not in done.err and "Input should" not in done.err
     assert not list(tmp_path.iterdir())
 
@@ -108,11 +108,11 @@ FROM_ENVIRONMENT = {
 }
 
 
-@pytest.mark.parametrize(("call", "told"), FROM_ENVIRONMENT.values(), ids=FROM_ENVIRONMENT)
-def test_a_wrong_call_whose_url_comes_from_the_environment(call, told, tmp_path):
+@pytest.mark.parametrize(("call", "expected"), FROM_ENVIRONMENT.values(), ids=FROM_ENVIRONMENT)
+def test_a_wrong_call_whose_url_comes_from_the_environment(call, expected, tmp_path):
     done = Run(*call.split(), env={parse.URL_VARIABLE: URL})
     assert (done.code, done.out) == (2, "")
-    assert told in done.err
+    assert expected in done.err
     assert not list(tmp_path.iterdir())
 
 

@@ -141,8 +141,8 @@ def test_workers_of_a_server_that_loads_its_application_before_it_forks(shared, 
     shared.push("master")
     for one in [Child(worker(number)) for number in range(3, 5)]:
         one.result()
-    told = [f"{which} of {number}" for which in ("first", "second") for number in range(5)]
-    assert all_payloads(url, name) == sorted([*told, "master", "parent"])
+    pushed = [f"{which} of {number}" for which in ("first", "second") for number in range(5)]
+    assert all_payloads(url, name) == sorted([*pushed, "master", "parent"])
 
 
 def test_workers_are_forked_while_threads_use_the_client_of_their_parent(shared, url, name):

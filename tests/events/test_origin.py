@@ -103,7 +103,7 @@ def test_heartbeats_and_what_they_create_are_obeyed_without_the_setting(events):
 
 
 def made(events, *uris):
-    """An internal event that housekeeping has created, as a message that anybody may read."""
+    """An internal event that housekeeping has created, as a message that any client may read."""
     (id,) = events.create_internal(INTERNAL_SOURCE, CLEAR, None, uris, priority=True)
     return id, events.get([id])[id].event.document()
 
@@ -138,7 +138,7 @@ def test_a_proof_is_for_one_id_and_one_queue(events, store):
 
 
 def test_an_internal_event_is_obeyed_for_a_day(events, monkeypatch):
-    """So nobody repeats it for longer by a copy."""
+    """So a copy of it does not repeat it for longer."""
     id, document = made(events, "/other")
     assert run(events, id)[0] == "finished"
     events.reset([id])

@@ -120,7 +120,7 @@ exchanges:
     ]
 
 
-def test_all_mistakes_are_told_at_once():
+def test_all_mistakes_are_reported_at_once():
     text = """\
 namespaces:
   local: {ulr: x}
@@ -163,7 +163,7 @@ hops: 1
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("a: [", "line 1: the list that begins in line 1 is not closed"),
         ("- x", "the file must be a mapping with the keys namespaces, exchanges, max_hops, links"),
@@ -173,11 +173,11 @@ hops: 1
         ("namespaces: {l: *nobody}", "line 1: *nobody refers to an anchor that does not exist"),
     ],
 )
-def test_what_is_no_yaml_is_told_with_its_line(text, told):
-    assert mistakes(text)[0].startswith(told)
+def test_invalid_yaml_is_reported_with_its_line(text, expected):
+    assert mistakes(text)[0].startswith(expected)
 
 
-def test_keys_that_stand_twice_are_told_with_both_lines():
+def test_doubled_keys_are_reported_with_both_lines():
     text = "namespaces: {l: sqlite:///q}\nexchanges:\n  x: {src: a, dst: []}\n"
     text += "  y: {src: a, dst: []}\n  x: {src: a, dst: [m/b]}"
     assert mistakes(text) == [
@@ -189,13 +189,13 @@ def test_keys_that_stand_twice_are_told_with_both_lines():
 @pytest.mark.parametrize("name", [".", "..", "...", "a:b", "a b", "a/b", "x" * 101])
 def test_the_name_of_an_exchange_names_a_folder(name):
     text = f"namespaces: {{l: sqlite:///q}}\nexchanges: {{{name!r}: {{src: a, dst: []}}}}"
-    (told,) = mistakes(text)
-    assert told.startswith(f"line 2, exchange {name!r}: must be 1 to 100 letters, digits and _ . @ -")
+    (reported,) = mistakes(text)
+    assert reported.startswith(f"line 2, exchange {name!r}: must be 1 to 100 letters, digits and _ . @ -")
 
 
 def test_what_has_no_hops_left_is_not_routed_again():
-    (told,) = mistakes("namespaces: {l: sqlite:///q}\nexchanges: {x: {src: l/__too_many_hops__, dst: [b]}}")
-    assert told.startswith("line 2, exchange 'x', src: messages of __too_many_hops__ have no hops left")
+    (reported,) = mistakes("namespaces: {l: sqlite:///q}\nexchanges: {x: {src: l/__too_many_hops__, dst: [b]}}")
+    assert reported.startswith("line 2, exchange 'x', src: messages of __too_many_hops__ have no hops left")
 
 
 def test_no_reservation_is_at_most_once():
@@ -207,7 +207,7 @@ def test_no_reservation_is_at_most_once():
     ]
 
 
-def test_a_graph_of_python_is_told_its_mistakes_without_lines():
+def test_mistakes_of_a_graph_in_python_are_reported_without_lines():
     graph = Graph(
         {"l": Namespace("sqlite:///q.db"), "m": Namespace("sqlite:///m.db")},
         {"x": Exchange(Place("in"), [Destination("out", ns="n"), Destination("more", selector=[])])},
@@ -222,12 +222,12 @@ def test_a_graph_of_python_is_told_its_mistakes_without_lines():
     )
 
 
-def test_what_an_exchange_tells_itself_is_no_option_of_its_reader():
-    (told,) = mistakes(
+def test_an_exchanges_own_options_are_no_options_of_its_reader():
+    (reported,) = mistakes(
         "namespaces: {a: {url: 'sqlite:///x.db'}}\n"
         "exchanges:\n  x:\n    src: in\n    dst: [out]\n    options: {maxTries: 3, NumPartitions: 4}\n"
     )
-    assert told == (
+    assert reported == (
         "line 6, exchange 'x', options.NumPartitions: this option is not allowed here: set `consumer: {parallel: …}` "
         "instead"
     )
@@ -313,10 +313,10 @@ UNREADABLE = {
 }
 
 
-@pytest.mark.parametrize(("text", "told"), UNREADABLE.values(), ids=UNREADABLE)
-def test_a_file_that_cannot_be_read_is_refused_in_plain_words(text, told):
+@pytest.mark.parametrize(("text", "expected"), UNREADABLE.values(), ids=UNREADABLE)
+def test_a_file_that_cannot_be_read_is_refused_in_plain_words(text, expected):
     found = mistakes(text)[0]
-    assert found.startswith(told)
+    assert found.startswith(expected)
     for word in ("while", "scanning", "block end", "token", "stream", "scalar", "yaml.org"):
         assert word not in found
 

@@ -91,7 +91,7 @@ def test_a_file_declares_processors():
 
 
 def test_parse_processor_impl():
-    """Cues' parse-processor-impl: the shape tells the kind."""
+    """Cues' parse-processor-impl: the shape decides the kind."""
     i, o = Input("i"), Place("o")
     two, outs = {"a": i, "b": Input("i2")}, {"a": o, "b": Place("o2")}
     kinds = {
@@ -107,13 +107,13 @@ def test_parse_processor_impl():
     forks = [Processor(in_={"i": i}, out=outs), Processor(in_=two, out=outs), Processor(alts=two, out=outs)]
     assert {one.kind for one in forks} == {"fork"}
     reads = {"t": i}
-    by_hand = [
+    imperative = [
         Processor(in_={"i": Input("j")}, appenders={"a": o}),
         Processor(tailers=reads),
         Processor(tailers=reads, appenders={"a": o}),
         Processor(tailers=reads, out={"o": o}),
     ]
-    assert {one.kind for one in by_hand} == {"imperative"}
+    assert {one.kind for one in imperative} == {"imperative"}
 
 
 def test_one_queue_and_lists_are_bound_to_their_names():
@@ -131,7 +131,7 @@ def test_one_queue_and_lists_are_bound_to_their_names():
 RIVAL = ", and each message would go to only one of them: to share it, use processors with {queue: …, mode: log}"
 
 
-def test_all_mistakes_are_told_at_once():
+def test_all_mistakes_are_reported_at_once():
     text = """\
 namespaces: {local: sqlite:///q.db}
 exchanges:
@@ -295,7 +295,7 @@ def test_the_example_of_conf(monkeypatch):
     assert made == {"mean": {"wind": 50.0}, "gusts": Output({"wind": 60}, {"by": "mean"})}
 
 
-def test_a_graph_that_was_never_started_tells_its_shape():
+def test_a_graph_that_was_never_started_has_its_shape():
     """Its queues are bare texts, and its source has no name for its output."""
 
     def make(ns: str, raw: Any, *out: str) -> Graph:

@@ -13,7 +13,7 @@ from spark_queue import Queue, open_store
 from spark_queue.options.url import StoreUrl
 from tests.interop.keuss import Keuss, unavailable
 
-#: Where each backend keeps its messages, and what keuss itself can do there: `hold` them, for `later`, tell an `id`.
+#: Where each backend keeps its messages, and what keuss itself can do there: `hold` them, for `later`, by an `id`.
 ALL = {"hold", "later", "id"}
 BACKENDS = {
     "mongo": ("mongodb", ALL),

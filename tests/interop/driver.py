@@ -11,7 +11,7 @@ from typing import Any, Self
 
 FOLDER = Path(__file__).parent
 NODE = FOLDER / "keuss_driver"
-PATIENCE = 120  # s for an answer; what cannot be reached some of them retry for ever
+PATIENCE = 120  # s for an answer; some of them retry forever what they cannot reach
 
 
 class DriverError(Exception):
@@ -49,8 +49,8 @@ class Driver:
     ) -> None:
         self._end()
 
-    def tell(self, act: str, **given: Any) -> None:
-        """Send a command, whose answer `answer` gives."""
+    def send(self, act: str, **given: Any) -> None:
+        """Send a command; `answer` returns the answer."""
         assert self._child.stdin is not None
         self._child.stdin.write(json.dumps({"do": act, **given}).encode() + b"\n")
         self._child.stdin.flush()
@@ -71,7 +71,7 @@ class Driver:
 
     def do(self, act: str, *, patience: float = PATIENCE, **given: Any) -> dict[str, Any]:
         """Send a command and give its answer."""
-        self.tell(act, **given)
+        self.send(act, **given)
         return self.answer(act, patience)
 
     def kill(self) -> None:

@@ -64,11 +64,11 @@ class Rfq(Driver):
 
     def consume(self, topic: str) -> Task:
         """Take the next message; waits for one as long as a driver may."""
-        self.tell("consume", topic=topic)
+        self.send("consume", topic=topic)
         return self.consumed()
 
     def consumed(self, patience: float = PATIENCE) -> Task:
-        """What a `consume` gives that was told."""
+        """Return the result of a `consume` that was sent."""
         found = self.answer("consume", patience)["result"]
         return Task(found["id"], found["message"] or {})  # of npm: null where the message is gone
 

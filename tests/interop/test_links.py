@@ -243,7 +243,7 @@ def shared(url_of):
 
 
 def contents(shared, queue):
-    """Payload, headers and tries of what lies in a queue and is reserved by nobody."""
+    """Payload, headers and tries of the messages in a queue that are not reserved."""
     with open_store(shared.url) as store:
         found = [one for batch in store.peek(queue) for one in messages(batch)]
         return found, store.sizes(queue)
@@ -276,8 +276,8 @@ def test_a_link(name, side, shared, spark, tmp_path):
         assert errors == case.errors
     for queue in case.dst:
         found = contents(shared, f"{shared.name}.{queue}")[0]
-        told = [(one.payload, {k: v for k, v in one.headers.items() if k != "p"}, one.tries) for one in found]
-        assert sorted(told, key=key) == sorted(case.found[queue], key=key)
+        reported = [(one.payload, {k: v for k, v in one.headers.items() if k != "p"}, one.tries) for one in found]
+        assert sorted(reported, key=key) == sorted(case.found[queue], key=key)
     assert [one.payload for one in contents(shared, shared.name)[0]] == case.found.get("", [])
 
 
@@ -328,7 +328,7 @@ def test_an_exchange_with_one_destination_in_the_same_collection_moves(shared, s
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("facts", "told"),
+    ("facts", "expected"),
     [
         ({"to": "1"}, "the link has fewer than two"),
         ({"dst": [Place("b", "air"), Place("c", "air")]}, "it chooses among several destinations"),
@@ -343,8 +343,8 @@ def test_an_exchange_with_one_destination_in_the_same_collection_moves(shared, s
         ({"src": Place("a", "other")}, "layout=pl-mongo"),
     ],
 )
-def test_a_link_that_cannot_work_is_refused(facts, told, shared, spark, tmp_path):
+def test_a_link_that_cannot_work_is_refused(facts, expected, shared, spark, tmp_path):
     spaces = {"air": Namespace(shared.url), "other": Namespace(f"sqlite:///{tmp_path}/q.db")}
     given = {"src": Place("a", "air"), "dst": [Place("b")], **facts}
-    with pytest.raises(GraphError, match=told):
+    with pytest.raises(GraphError, match=expected):
         ExchangeGraph(Graph(spaces, links={"link": Link(**given)}), str(tmp_path)).start(spark)

@@ -46,7 +46,7 @@ MESSAGES = [
 # --- byte for byte --------------------------------------------------------------------------------------------------
 
 
-def test_redis_has_the_same_after_each_step_whoever_took_it(topic, rfq):
+def test_redis_has_the_same_after_each_step_of_rfq_and_of_ours(topic, rfq):
     """Every step of a topic's life, once by rfq and once by us: the contents differ in nothing but the ids."""
     store, name = topic.store, topic.name
 
@@ -82,7 +82,7 @@ def test_redis_has_the_same_after_each_step_whoever_took_it(topic, rfq):
         yield without_ours(topic.contents())
         store.harvest(name)
         yield without_ours(topic.contents())
-        store.commit(name, "c/1")  # late, but whoever is done removes it
+        store.commit(name, "c/1")  # late, but a client that is done removes it
         store.reserve(name, "c/2", 9)
         store.commit(name, "c/2")
         yield without_ours(topic.contents())
@@ -125,7 +125,7 @@ def test_1_a_publish_makes_an_id_of_its_form_a_hash_and_a_backlog(topic, rfq):
         assert len(id) == 32
         found = uuid.UUID(hex=id)
         assert (found.version, found.variant) == (1, uuid.RFC_4122)
-        assert found.node >> 40 & 1, "a node that is none of a network card"
+        assert found.node >> 40 & 1, "a random node, not that of a network card"
         assert topic.message(id) == MESSAGES[0]
         assert id in topic.backlog()
     assert topic.redis.exists(f"rfq:{topic.name}:nextlog") == 0
@@ -195,7 +195,7 @@ def test_5_what_is_taken_and_not_done_stays_in_the_nextlog(topic, language):
     assert topic.nextlog() == ids[::-1]
     assert all(topic.message(id) for id in ids)
     sizes = ours.sizes()
-    assert (sizes.ready, sizes.reserved) == (0, 2), "whoever holds it"
+    assert (sizes.ready, sizes.reserved) == (0, 2), "whichever client holds it"
     assert sorted(one.id for one in ours.peek(9)) == sorted(ids)
 
 
@@ -406,7 +406,7 @@ def test_15_numbers_become_text_and_nothing_else_is_taken(topic, rfq):
 def test_16_a_waiting_worker_wakes_when_we_push(topic, language):
     rfq = topic.rfq(language)
     before = topic.sleepers()
-    rfq.tell("consume", topic=topic.name)
+    rfq.send("consume", topic=topic.name)
     wait_until(lambda: topic.sleepers() - before, description="a worker that waits")
     id = topic.ours().push({"n": "1"})
     assert rfq.consumed().id == id
@@ -420,7 +420,7 @@ def test_16_we_wake_when_rfq_publishes(topic, rfq):
     waiting.join()
 
 
-def test_17_an_id_tells_when_it_was_published(topic, rfq):
+def test_17_an_id_has_the_time_of_its_push(topic, rfq):
     ours = topic.ours()
     now = datetime.now(UTC)
     id = ours.push({"n": "1"})
@@ -474,7 +474,7 @@ def test_what_another_rfq_harvests_of_ours_no_second_of_ours_gets(topic, rfq):
     assert topic.contents()["keys"] == []
 
 
-def test_what_rfq_has_done_of_what_we_held_comes_to_nobody_again(topic, rfq):
+def test_a_message_of_ours_that_rfq_has_finished_does_not_come_again(topic, rfq):
     ours = topic.ours()
     id = ours.push({"n": "1"})
     assert len(ours.reserve()) == 1

@@ -13,7 +13,7 @@ import pytest
 
 from spark_queue import open_store
 from spark_queue.cli import params as parse
-from tests.command_line import Run, telling
+from tests.command_line import Run, announcing
 from tests.interop.conftest import required
 from tests.interop.rfq import PYTHON, unavailable
 
@@ -129,7 +129,7 @@ def test_mistakes_end_with_the_same_code(topic, args):
 
 
 def test_a_consume_waits_and_ends_by_ctrl_c_with_code_0(topic):
-    call = [*telling(), "--layout", "rfq", "consume", "-t", topic]
+    call = [*announcing(), "--layout", "rfq", "consume", "-t", topic]
     with subprocess.Popen(call, stdout=subprocess.PIPE, text=True) as waiting:
         assert waiting.stdout is not None and waiting.stdout.readline() == "waiting\n"
         theirs("publish", "-t", topic, "-m", '{"n": "1"}')
@@ -141,7 +141,7 @@ def test_a_consume_waits_and_ends_by_ctrl_c_with_code_0(topic):
     assert ours("list-queue", "-t", topic, "-q", "nextlog") == (0, "")
 
 
-def test_where_it_is_may_be_told_in_other_ways(topic, redis_url, monkeypatch):
+def test_its_address_may_be_given_in_other_ways(topic, redis_url, monkeypatch):
     url = redis_url.partition("?")[0]
     assert Run("--layout", "rfq", "publish", url, "-t", topic, "-m", '{"n": 1}').code == 0
     assert topic in Run("list-topics", f"{url}?layout=rfq").out.split()

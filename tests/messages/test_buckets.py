@@ -198,7 +198,7 @@ def test_messages_of_one_push_share_its_moment_in_a_bucket_that_older_versions_r
 
 
 @pytest.mark.parametrize(
-    ("how", "told"),
+    ("how", "expected"),
     [
         ({"size": 0}, "1 to 100000 messages, not 0"),
         ({"size": 100_001}, "not 100001"),
@@ -206,6 +206,6 @@ def test_messages_of_one_push_share_its_moment_in_a_bucket_that_older_versions_r
         ({"compression": "zst"}, "did you mean 'zstd'"),
     ],
 )
-def test_buckets_that_cannot_be_meant_are_refused(how, told):
-    with pytest.raises(OptionError, match=told):
+def test_invalid_buckets_are_refused(how, expected):
+    with pytest.raises(OptionError, match=expected):
         Buckets(**how)

@@ -50,7 +50,7 @@ from spark_queue.stores.redis.store import RedisStore
 from spark_queue.stores.services import eviction
 from tests.registered import embedded
 
-pytestmark = pytest.mark.filterwarnings("ignore:Duplicate URI option")  # by pymongo, of what it knows
+pytestmark = pytest.mark.filterwarnings("ignore:Duplicate URI option")  # by pymongo, of its own options
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "jobs"))
 job = importlib.import_module("_job")

@@ -218,7 +218,7 @@ def test_what_is_imported_private_or_a_variable_of_types_is_no_second_meaning():
     assert namesakes({a: own + "class Place: ...", b: own + "from spark_queue.errors import Place"}) == {}
 
 
-#: Exceptions that no user meets: each is caught where it is raised, or one call above.
+#: Exceptions that no user meets: each is caught by the function that raises it, or its caller.
 INSIDE = {"DamagedBytes", "DamagedBucket", "Unreadable", "_Stopped", "TimeLimitExceeded", "PartlyRead", "Unfit"}
 
 
@@ -247,7 +247,7 @@ def is_foreign_error(base: ast.expr, come: dict[str, str]) -> bool:
         return False
     try:
         one = pkgutil.resolve_name(name)
-    except (ImportError, AttributeError):  # of a version that is not installed here: its name tells
+    except (ImportError, AttributeError):  # of a version that is not installed here: its name decides
         return name.endswith(("Error", "Exception"))
     return isinstance(one, type) and issubclass(one, BaseException)
 

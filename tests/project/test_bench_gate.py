@@ -66,7 +66,7 @@ def test_a_baseline_keeps_ratios_and_what_they_were_measured_on(results, tmp_pat
     assert list(kept) == ["setup", "when", "messages", "rounds", "ratios"]
 
 
-def test_a_baseline_is_written_over_by_word_only_and_never_by_a_run_of_fewer_stores(results, capsys):
+def test_a_baseline_is_replaced_with_renew_only_and_never_by_a_run_of_fewer_stores(results, capsys):
     gate.main([results(push=1.0), "--write"])
     assert "exists; replace it with --renew" in refused(capsys, results(push=0.1), "--write")
     assert gate.main([results(push=0.1)]) == 1

@@ -22,7 +22,7 @@ def urls(tmp_path):
 
 @pytest.fixture
 def small(monkeypatch):
-    """So few messages that a round is over at once."""
+    """So few messages that a round ends at once."""
     monkeypatch.setattr(curves, "READY", 100)  # a small benchmark
     monkeypatch.setattr(curves, "SINGLE_RESERVES", 2)  # a small benchmark
 
@@ -65,7 +65,7 @@ def test_messages_have_the_bytes_that_they_are_to_have():
     assert len(made._texts(1_000_000)) == 33 + curves.SINGLE_RESERVES
 
 
-def test_what_a_curve_tells_is_the_median_of_the_ratios_within_a_round():
+def test_a_curve_has_the_median_of_the_ratios_within_a_round():
     rounds = [{size: {"push": weather * cost} for size, cost in ((10, 1.0), (1000, 3.0))} for weather in (1, 20, 2)]
     found = growth.Grown("backlog", {"redis": rounds})
     assert found.ratio("redis", 1000, "push") == 3.0
@@ -73,12 +73,12 @@ def test_what_a_curve_tells_is_the_median_of_the_ratios_within_a_round():
     assert found.table("redis")[-1] == ("1,000", "0/s (3.0)")
 
 
-def test_a_call_is_told_in_ms_and_a_message_by_the_second():
+def test_a_call_is_shown_in_ms_and_a_message_per_second():
     assert growth.shown("sizes", 0.0123) == "12.30 ms"
     assert growth.shown("push", 0.0001) == "10,000/s"
 
 
-def test_heavy_sizes_are_measured_by_word_only():
+def test_heavy_sizes_are_measured_on_request_only():
     assert curves.Backlog.chosen("redis")[-1] == 1_000_000
     assert curves.Backlog.chosen("redis", full=True)[-1] == 10_000_000
     assert curves.Backlog.chosen("redis", full=True, most=100_000) == [10_000, 100_000]

@@ -18,7 +18,7 @@ Q = ["--queue", "q", "--url", "sqlite:///q.db"]
 
 
 def run(folder, name, *args):
-    """Run a job where there is no Java, so that one that reaches Spark cannot go on."""
+    """Run a job without Java, so that one that reaches Spark cannot go on."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "SPARK"))}
     environ["JAVA_HOME"] = str(folder / "no-java")
     return subprocess.run(
@@ -53,7 +53,7 @@ def folder(tmp_path):
         (["flights.csv", *Q], 2, "Spark needs Java 17 or later: install it, or set JAVA_HOME to its folder"),
     ],
 )  # fmt: skip
-def test_push_tells_a_mistake_before_spark_starts(folder, args, code, message):
+def test_push_reports_a_mistake_before_spark_starts(folder, args, code, message):
     done = run(folder, "push.py", *args)
     assert (done.returncode, done.stdout) == (code, "")
     assert "push.py: " in done.stderr and message in done.stderr
@@ -79,7 +79,7 @@ def test_push_tells_a_mistake_before_spark_starts(folder, args, code, message):
         (["--to", "noop", "--option", "reserveTimeout=1"], "option 'reserveTimeout' is '1' but must be a duration"),
     ],
 )
-def test_drain_tells_a_mistake_before_spark_starts(folder, args, message):
+def test_drain_reports_a_mistake_before_spark_starts(folder, args, message):
     done = run(folder, "drain.py", *Q, *args)
     assert (done.returncode, done.stdout) == (2, "")
     assert "drain.py: " in done.stderr and message in done.stderr
@@ -102,7 +102,7 @@ def test_help_shows_examples(folder, name):
         ("", ("RuntimeError", 1)),
     ],
 )  # fmt: skip
-def test_an_error_that_spark_hands_on_is_told_in_one_line(text, answer):
+def test_an_error_that_spark_hands_on_is_shown_in_one_line(text, answer):
     assert job.diagnosis(RuntimeError(text)) == answer
 
 
@@ -122,7 +122,7 @@ def test_an_error_that_spark_hands_on_is_told_in_one_line(text, answer):
         ("heartbeat.py", ["x", *Q], "the following arguments are required: --conf"),
     ],
 )
-def test_jobs_of_events_tell_a_mistake_before_spark_starts(folder, name, args, message):
+def test_jobs_of_events_report_a_mistake_before_spark_starts(folder, name, args, message):
     (folder / "bad.yaml").write_text("executors:\n  - {source: s, type: t}\n")
     (folder / "lost.yaml").write_text("executors:\n  - {source: s, type: t, function: nowhere:f}\n")
     (folder / "beat.yaml").write_text("heartbeats:\n  - {id: OneMinute, type: t}\n")

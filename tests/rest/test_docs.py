@@ -59,7 +59,7 @@ def test_the_python_of_the_page_runs(tmp_path, monkeypatch):
     assert found["app"].title == "spark_queue"
 
 
-def test_the_page_tells_of_every_option_and_status():
+def test_the_page_has_every_option_and_status():
     shown = Run("serve", "--help").out
     for option in re.findall(r"--[a-z-]+", shown):
         assert option in PAGE or option == "--help", option

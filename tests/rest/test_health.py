@@ -91,7 +91,7 @@ def test_many_that_ask_cost_a_store_one_question(app, client, monkeypatch):
     assert len(asked) == 2, "one of each store"
 
 
-def test_a_store_that_hangs_keeps_nobody_waiting(app, client, monkeypatch):
+def test_a_store_that_hangs_keeps_no_caller_waiting(app, client, monkeypatch):
     monkeypatch.setattr(readiness, "LONGEST_CHECK", 0.01)  # the server makes the object
     released = threading.Event()
     monkeypatch.setattr(app.state.service.stores["shop"], "now", lambda: released.wait(40))

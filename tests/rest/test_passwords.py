@@ -118,15 +118,18 @@ def test_a_hash_of_crypt_is_refused_in_a_file(tmp_path):
         assert not is_crypt_hash(clear)
 
 
-def test_clear_passwords_are_told_and_hashes_are_not(tmp_path, caplog):
+def test_clear_passwords_give_a_warning_and_hashes_do_not(tmp_path, caplog):
     caplog.set_level(logging.WARNING)
     file = tmp_path / "users"
-    for lines, told in (([f"ann:{hashed('x')}"], None), (["ann:secret-one", "viewer b:secret-two"], "2 passwords")):
+    for lines, text in (
+        ([f"ann:{hashed('x')}"], None),
+        (["ann:secret-one", "viewer b:secret-two"], "2 passwords"),
+    ):
         file.write_text("\n".join(lines))
         file.chmod(0o600)
         caplog.clear()
         Credentials.read({}, users_file=file)
-        assert bool(caplog.text) == bool(told) and (told or "") in caplog.text and "secret-" not in caplog.text
+        assert bool(caplog.text) == bool(text) and (text or "") in caplog.text and "secret-" not in caplog.text
 
 
 def test_a_user_with_a_hash_has_one_line(tmp_path):
@@ -219,7 +222,7 @@ def test_the_same_password_at_once_is_checked_once(gate, checks):
     assert len(checks) == 1 and not made._running and not made._checks
 
 
-def test_a_flood_of_wrong_passwords_stops_nobody_who_is_remembered_and_no_other_address(gate):
+def test_a_flood_of_wrong_passwords_stops_no_remembered_caller_and_no_other_address(gate):
     made = checker(f"ann:{hashed('x')}", f"bob:{hashed('y')}")
 
     async def ask():
@@ -237,13 +240,13 @@ def test_a_flood_of_wrong_passwords_stops_nobody_who_is_remembered_and_no_other_
         assert await other == CallerRole.OPERATOR
         return await asyncio.gather(*flood, return_exceptions=True)
 
-    told = asyncio.run(ask())
-    assert told.count(None) == passwords.MAX_CHECKS_OF_CALLER
-    assert sum(isinstance(one, Overloaded) for one in told) == 500 - passwords.MAX_CHECKS_OF_CALLER
+    reported = asyncio.run(ask())
+    assert reported.count(None) == passwords.MAX_CHECKS_OF_CALLER
+    assert sum(isinstance(one, Overloaded) for one in reported) == 500 - passwords.MAX_CHECKS_OF_CALLER
     assert not made._running and not made._checks
 
 
-def test_the_queue_of_checks_has_an_end_whoever_asks(gate):
+def test_the_queue_of_checks_is_bounded_for_all_callers(gate):
     made = checker(f"ann:{hashed('x')}")
 
     async def ask():
@@ -283,7 +286,7 @@ def test_a_server_that_checks_enough_says_503_and_goes_on(gate, tmp_path, monkey
         asyncio.run(ask())
 
 
-def test_too_long_is_told_before_anything_is_checked(checks):
+def test_too_long_a_password_is_refused_before_anything_is_checked(checks):
     made = checker(f"ann:{hashed('x')}")
     for name in ("ann", "nobody"):
         with pytest.raises(PasswordTooLong):

@@ -242,6 +242,6 @@ WRONG = {
 
 
 @pytest.mark.parametrize("call", WRONG.values(), ids=WRONG)
-def test_a_mistake_is_told_and_changes_nothing(http, call):
+def test_a_mistake_is_reported_and_changes_nothing(http, call):
     check_refused(http, call)
     assert http.get(X).json()["ready"] == 0

@@ -434,7 +434,7 @@ class Model:
         return copy_of(replace(view, headers=view.headers | {NAME: self.name}), f"here/{queue}")
 
     def _values_of(self, to, view):
-        """What the selector tells of a message that goes there; `None` where it does not."""
+        """What the selector returns for a message that goes there; `None` if it does not."""
         if to.selector is None:
             return {}
         said = to.selector.value(view)

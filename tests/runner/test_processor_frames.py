@@ -130,9 +130,9 @@ def test_processor_fn(spark):
     """Cues' processor-fn: called for messages that pass, with its context; its results go on."""
 
     def work(process, messages):
-        told = {"id": process.id, "by": process.opts["by"], "limit": process.system["limit"]}
-        told |= {"hash": process.delivery_hash, "delivery": process.delivery, "out": process.config["out"]}
-        return {"out": told | {"n": messages["in"].payload["n"]}, "other": None}
+        facts = {"id": process.id, "by": process.opts["by"], "limit": process.system["limit"]}
+        facts |= {"hash": process.delivery_hash, "delivery": process.delivery, "out": process.config["out"]}
+        return {"out": facts | {"n": messages["in"].payload["n"]}, "other": None}
 
     rows = frame(
         spark,
@@ -144,12 +144,12 @@ def test_processor_fn(spark):
     )
     outs = {"out": Place("o"), "other": Place("p")}
     processor = Processor(work, in_={"in": Input("a")}, out=outs, rows=True, topics="a", opts={"by": 2})
-    told = {
+    facts = {
         "id": "p", "by": 2, "limit": 60, "hash": "3", "delivery": "exactly-once",
         "out": {"out": "l/o", "other": "l/p"}, "n": 3,
     }  # fmt: skip
-    assert of(processor, rows, system={"limit": 60}) == [("o", told, {})]
-    assert of(processor, rows, system=lambda: {"limit": 60}) == [("o", told, {})]
+    assert of(processor, rows, system={"limit": 60}) == [("o", facts, {})]
+    assert of(processor, rows, system=lambda: {"limit": 60}) == [("o", facts, {})]
 
 
 # --- what functions give --------------------------------------------------------------------------
@@ -205,7 +205,7 @@ def test_frames_give_columns_by_output(spark):
 
 
 def test_frames_may_become_other_frames(spark):
-    """Rows may be left out, and become several; a column that is kept tells where they are from."""
+    """Rows may be left out, and become several; a column that is kept shows their origin."""
 
     def work(process, df):
         words = F.split(F.try_variant_get(F.parse_json("in.payload"), "$", "string"), " ")

@@ -92,7 +92,7 @@ def column(process, df):
     return {"framed": F.struct((x * 10).alias("x"))}
 
 
-def by_hand(process, messages):
+def act_directly(process, messages):
     """It reads and writes by itself, and hands on where that comes from."""
     (one,) = messages.values()
     for more in process.tailers["extra"].reserve(10):
@@ -135,7 +135,7 @@ def worked(spark, tmp_path_factory):
         "hears_too": Processor(store, in_={"all": Input("s_all", "l", "log")}, **rows),
         "s_hand": Processor(),
         "hand": Processor(
-            by_hand, in_=ins("s_hand"), out=outs("hand_out"), tailers=outs("extra") , appenders=outs("written")
+            act_directly, in_=ins("s_hand"), out=outs("hand_out"), tailers=outs("extra") , appenders=outs("written")
         ),
         "alone": Processor(alone, tailers=outs("alone_in"), appenders=outs("alone_out")),
     }  # fmt: skip
@@ -184,7 +184,7 @@ def test_graph_pipe_and_join_and_join_fork(worked):
             for source in ("s_pipe", "s_a", "s_b"):
                 assert hops[f"l/{source}"]["position"] == worked.ids[source][n]
         assert first["l/s_a"]["time"] <= first["l/joined"]["time"] <= second["l/joined"]["time"]
-    assert payloads(worked.graph, "s_b") == [{"x": 6}], "it has nobody to go with"
+    assert payloads(worked.graph, "s_b") == [{"x": 6}], "there is no other message to join it with"
     status = worked.graph.status()["fork"]
     assert (status.src, status.dst) == ("l/joined + l/piped", ["l/q1", "l/q2"])
     assert (status.traffic.received, status.traffic.pushed) == (2, {"l/q1": 2, "l/q2": 2})

@@ -42,7 +42,7 @@ def numbered(start, end):
 
 
 def fill(url, name, total, tasks, **options):
-    """Write so many messages in buckets."""
+    """Write a number of messages in buckets."""
     ends = [total * number // tasks for number in range(tasks + 1)]
     parts = [numbered(start, end) for start, end in pairwise(ends)]
     Write(url=url, queue=name, **{"layout": "bucket"} | options).run(*parts)
@@ -127,7 +127,7 @@ def test_messages_of_one_bucket_are_settled_one_by_one_by_several_tasks(any_url,
         ({"layout": "bucket", "compression": "gzip"}, "one of lz4, zstd"),
     ],
 )
-def test_bucket_options_that_cannot_be_meant_are_refused(sqlite_url, name, options, message):
+def test_invalid_bucket_options_are_refused(sqlite_url, name, options, message):
     with pytest.raises(OptionError, match=message):
         Write(TEXT, url=sqlite_url, queue=name, **options)
 

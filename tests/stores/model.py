@@ -23,7 +23,7 @@ SMALLEST_PARTITION = 2
 
 @dataclass
 class Item:
-    """A message. `tag` holds it until `until`, `None` for ever."""
+    """A message. `tag` holds it until `until`; `None`: forever."""
 
     id: str
     payload: Any
@@ -32,7 +32,7 @@ class Item:
     due: Moment
     tag: str | None = None
     until: Moment | None = None
-    loose: bool = False  #: its lease has ended, and somebody has looked for messages to take since
+    loose: bool = False  #: its lease has ended, and a client has looked for messages since
     rivals: list[Item] = field(default_factory=list)  #: published with it; any of them may be the message
     pushed: Moment | None = None  #: when it was pushed or staged; nothing changes it
     place: int | None = field(default=None, compare=False)  #: among those of the same due time
@@ -154,7 +154,7 @@ class Model:
         return sorted(held, key=self.order.due)
 
     def free(self, queue: str) -> list[Item]:
-        """What nobody holds under a lease that lasts, scheduled messages too, in order."""
+        """The messages that no lease holds, scheduled ones too, in order."""
         free = [one for one in self.queue(queue).values() if not one.lasting(self.now)]
         return sorted(free, key=lambda one: self.order.free(one, self.now))
 
@@ -189,7 +189,7 @@ class Model:
         return rows
 
     def shake(self, queue: str) -> None:
-        """Somebody looks for messages to take: a store may free now what an ended lease holds."""
+        """Note that a client looks for messages: a store may free now what an ended lease holds."""
         for item in self.queue(queue).values():
             item.loose = item.ended(self.now)
 
@@ -247,8 +247,8 @@ class Model:
             del self.queue(queue)[item.id]
             if history:
                 self.history.setdefault(queue, {})[item.id] = True
-            told = {} if death is None else death | {"x-dl-tries": str(tries[item.id] + failed)}
-            kept = Item(item.id, item.payload, item.headers | told, 0, item.due, pushed=item.pushed, place=item.place)
+            more = {} if death is None else death | {"x-dl-tries": str(tries[item.id] + failed)}
+            kept = Item(item.id, item.payload, item.headers | more, 0, item.due, pushed=item.pushed, place=item.place)
             self.push(to, [kept])
         return len(found)
 

@@ -271,7 +271,7 @@ def test_clients_that_settle_messages_of_one_bucket_at_the_same_time_lose_none(s
     assert payloads(store.fetch(name, "c/1/0")) == list(range(160, 200))
 
 
-def test_a_dead_letter_out_of_a_bucket_tells_where_it_comes_from(store, name):
+def test_a_dead_letter_out_of_a_bucket_has_the_queue_that_it_comes_from(store, name):
     ids = held(store, name)
     dead = f"{name}.dead"
     assert store.move(name, dead, tag="c/1", ids=ids[3:5], dead_letter=DeadLetterInfo("why", failed=1)) == 2
@@ -284,7 +284,7 @@ def test_a_dead_letter_out_of_a_bucket_tells_where_it_comes_from(store, name):
     assert letters[0]["x-dl-from-queue"] == name
 
 
-def test_a_move_with_a_limit_takes_just_so_many(store, name):
+def test_a_move_with_a_limit_moves_no_more(store, name):
     store.push(name, pushes(list(range(30))))
     other = f"{name}.other"
     assert store.move(name, other, limit=13) == 13

@@ -36,7 +36,7 @@ def has_only_buckets(kind):
 class Enveloped(RfqStore):
     """Any payload as the flat map of strings that the layout has for messages: {kind: text}."""
 
-    unsupported_payloads = ()  # but tests/interop/test_rfq.py tells what it refuses without this
+    unsupported_payloads = ()  # but tests/interop/test_rfq.py has what it refuses without this
 
     def push(self, queue, batch):
         return super().push(queue, self.enveloped(queue, batch))

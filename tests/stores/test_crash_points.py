@@ -175,7 +175,7 @@ class RedisWorld(World):
 
 @pytest.fixture
 def world(request, url_of, monkeypatch, set_limits):
-    """A world in which nobody waits long before he tries again."""
+    """A world in which no client waits long before it tries again."""
     # Counts are no part of an operation, so none is written while it runs.
     set_limits(smallest_partition=3, flush_interval=3_600, kill_delay=0.005, publisher_timeout=0.03)
     monkeypatch.setattr(tenacity, "wait_random_exponential", lambda **_: tenacity.wait_fixed(0.005))
@@ -208,7 +208,7 @@ Begin = Callable[["Scene"], None]
 
 @dataclass
 class Picture:
-    """What is where: of each message all places where it is, and the rest."""
+    """All places of each message, and the rest of the state."""
 
     places: dict[int, list[Place]]
     staged: list[Place]
@@ -336,7 +336,7 @@ class Scene:
         staged = [
             (one.stage.removeprefix(self.name), one.queue == self.one, one.rows)
             for one in self.store.staged(self.name)
-            if one.rows  # a store may tell what a dead writer meant to stage
+            if one.rows  # a store may list what a dead writer was about to stage
         ]
         notes = [self.store.note(key) for key in self.notes]
         return Picture({number: sorted(places[number]) for number in range(ROWS)}, staged, notes)
@@ -553,7 +553,7 @@ def cases(*worlds: str, operations: Iterable[str] = ("",), ways: Iterable[Way] =
 
 
 def freed(place: Place) -> Place | None:
-    """The place of a message whose lease has ended, once somebody has looked for messages."""
+    """The place of a message whose lease has ended, once a client has looked for messages."""
     if place[-1] != "over":
         return None
     *rest, tries, due, _, _ = place

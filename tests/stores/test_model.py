@@ -69,7 +69,7 @@ limits = st.sampled_from([3, 5, 9, 2, 1, 0])
 
 
 class Machine(RuleBasedStateMachine):
-    """Each run has queues, a sink and notes of its own; the clients outlive it."""
+    """Each run has queues, a sink and notes of its own; the clients survive it."""
 
     def __init__(self, stores, order):
         super().__init__()
@@ -144,9 +144,14 @@ class Machine(RuleBasedStateMachine):
             pushed = None if "pushed" in self.stores[0].unsupported else self.after(0)
             return [
                 Item(
-                    id, payload, told, tries, self.after(delay or 0) if moment is None else ms(moment), pushed=pushed
+                    id,
+                    payload,
+                    texts,
+                    tries,
+                    self.after(delay or 0) if moment is None else ms(moment),
+                    pushed=pushed,
                 )
-                for id, payload, told, moment, delay in zip(ids, payloads, headers, moments, delays, strict=True)
+                for id, payload, texts, moment, delay in zip(ids, payloads, headers, moments, delays, strict=True)
             ]
 
         return pushes(payloads, ids=ids, headers=headers, mature=moments, delay=delays, tries=tries), items
@@ -352,7 +357,7 @@ class Machine(RuleBasedStateMachine):
         given = self.begin(client).transfer(self.named(queue), tree, to, ids, lease=lease)
         assert given == self.model.transfer(queue, tree, to, ids, self.after(lease))
         assert self.stores[client - 1].transfer(self.named(queue), tree, to, ids, lease=lease) == 0
-        # The lease of what the tag held before is open: it may stay, or become that of the rest.
+        # The lease of the messages that the tag held before is open: it may stay, or become that of the rest.
         renewed = self.begin(client).renew(self.named(queue), to, lease)
         assert renewed == self.model.renew(queue, to, self.after(lease))
         self.compare(queue)
@@ -377,11 +382,11 @@ class Machine(RuleBasedStateMachine):
         moved = self.begin(client).move(
             self.named(queue), self.named(to), tag=tag, ids=ids, limit=limit, min_tries=min_tries, dead_letter=death
         )
-        told = None
+        added = None
         if death:
-            told = {"x-dl-from-queue": self.named(queue)} | ({"x-error": death.reason} if death.reason else {})
+            added = {"x-dl-from-queue": self.named(queue)} | ({"x-error": death.reason} if death.reason else {})
         failed, history = (death.failed, death.history > 0) if death else (0, False)
-        assert moved == self.model.move(queue, to, tag, ids, limit, min_tries, told, failed, history)
+        assert moved == self.model.move(queue, to, tag, ids, limit, min_tries, added, failed, history)
         self.compare_past(client, queue)
         self.compare(queue, to)
 

@@ -101,6 +101,7 @@ def test_redis_gets_one_request_for_each_chunk(redis_url, layout, monkeypatch):
         names = filled(store, 12)
         try:
             assert len(store.sizes_of(names)) == 12
+            store.write_counts()  # which is not done in between then
             requests = sent(monkeypatch)
             for chunks, some in ((1, names[:1]), (1, names[:5]), (2, names[:6]), (3, names)):
                 requests.clear()

@@ -17,7 +17,7 @@ _FIRST = datetime(2020, 1, 1, tzinfo=UTC)
 class LogPlacesContract:
     """The time of the last message under a tag, and positions of a log."""
 
-    def test_the_last_message_of_a_tag_tells_its_time(self, store: Store, queue: str) -> None:
+    def test_last_due_is_that_of_the_last_message_of_a_tag(self, store: Store, queue: str) -> None:
         assert store.last_due(queue, "c/1/0") is None
         times = [_FIRST + timedelta(minutes=n) for n in range(3)]
         for time in times:

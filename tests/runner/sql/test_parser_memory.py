@@ -1,4 +1,4 @@
-"""Spark's parser remembers a bounded part of what it has read, also of texts that are refused."""
+"""Spark's parser remembers a bounded number of texts, also of those that are refused."""
 
 from __future__ import annotations
 

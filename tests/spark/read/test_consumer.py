@@ -82,7 +82,7 @@ class Clock:
     def sleep(self, seconds):
         self.now += round(seconds * 1000)
         self.looks += 1
-        assert self.looks < 1_000, "it waits for ever"
+        assert self.looks < 1_000, "it waits forever"
         self.meanwhile()
 
 
@@ -260,7 +260,7 @@ def test_a_dead_owner_is_taken_over_at_once_and_a_silent_one_after_a_while(sqlit
         mine = Ownership(store, name, "c/1")
         mine.take()
         assert clock.looks == 0
-        # now of another machine, of which nobody can tell whether its process lives
+        # now of another machine, so no process can know whether it lives
         key = queue_note_key(name, "consumer", "c/1")
         note = store.note(key)
         assert note is not None
@@ -286,9 +286,7 @@ def test_a_zombie_and_another_process_of_the_same_number_are_dead(sqlite_url, na
         note = store.note(key)
         assert note is not None and owner_of(store, name, "c/1") is not None
         child = subprocess.Popen([sys.executable, "-c", ""])
-        wait_until(
-            lambda: not owner._start_time(child.pid)
-        )  # it has ended, and nobody has asked for its exit code yet
+        wait_until(lambda: not owner._start_time(child.pid))  # it has ended, and its exit code was not read yet
         assert owner._start_time(child.pid) == 0
         child.wait()
         other = note.value["owner"] | {"started": note.value["owner"]["started"] + 1}
@@ -394,7 +392,7 @@ def later_than(store, moment):
 
 
 def eventually(look, wanted):
-    with suppress(AssertionError):  # which would not tell what there is instead
+    with suppress(AssertionError):  # which would not show what there is instead
         wait_until(lambda: look() == wanted)
     assert look() == wanted
 
@@ -814,9 +812,9 @@ def test_the_log_names_what_another_checkpoint_holds_and_the_way_on(any_url, nam
     end = old.next(old.initial, 10)
     old.plan(old.initial, end)
     new.next(new.initial, 10)
-    told = f"consumer {end['consumer']}, of another checkpoint, still holds 10 messages of {name}"
+    message = f"consumer {end['consumer']}, of another checkpoint, still holds 10 messages of {name}"
     way = f"spark-queue recover URL {name} {end['consumer']} --sink URL"
-    assert [one.getMessage() for one in caplog.records] == [f"{told}; if its query never starts again: {way}"]
+    assert [one.getMessage() for one in caplog.records] == [f"{message}; if its query never starts again: {way}"]
 
 
 # --- older checkpoints ----------------------------------------------------------------------------

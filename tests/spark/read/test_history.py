@@ -42,7 +42,7 @@ def history(url, name, columns=None, filters=None):
     return sorted(read, key=lambda row: row.get("id") or "")
 
 
-def test_the_history_tells_when_by_whom_and_how(any_url, name, past):
+def test_the_history_has_time_consumer_and_outcome(any_url, name, past):
     rows = history(any_url, name)
     assert list(rows[0])[-3:] == ["processed", "consumer", "outcome"]
     assert [row["id"] for row in rows] == past

@@ -346,7 +346,7 @@ def begun(world, **options):
     return old, new, end, shares
 
 
-def test_a_batch_of_which_messages_are_gone_comes_again_in_other_company(small, caplog):
+def test_a_batch_that_lost_messages_comes_again_with_others(small, caplog):
     old, new, end, shares = begun(small, numPartitions="1")
     release_some(small, "b", end)
     with pytest.raises(FencedError, match=f"12 of 12 messages of queue '{small.queues['b'][1]}' are no longer held"):
@@ -422,7 +422,7 @@ def test_leases_of_all_inputs_are_renewed(small, renewing):  # noqa: F811
     assert small.rows(old, shares) == same(range(12))
 
 
-def test_what_has_failed_too_often_is_in_nobodys_company(small):
+def test_a_message_that_failed_too_often_is_alone_in_its_batch(small):
     small.push("a", range(5), tries=3)
     small.push("a", range(5, 10))
     small.push("b", range(5, 10))
@@ -589,7 +589,7 @@ def test_an_idle_reader_wakes_when_it_gets_what_it_lacks(by_signals, world, comb
     assert end["seq"] == 1
 
 
-def test_a_store_that_cannot_be_reached_is_told_while_alts_waits(small, tmp_path):
+def test_a_store_that_cannot_be_reached_is_reported_while_alts_waits(small, tmp_path):
     small.urls["gone"] = f"sqlite:///{tmp_path}/no/such/folder/q.db"
     small.queues["b"] = ("gone", small.queues["b"][1])
     reader = small.reader(combine="alts", retryTimeout="100ms")

@@ -123,7 +123,7 @@ def test_a_poison_message_is_found_and_dies_and_the_rest_is_delivered(any_url, n
     runs = Runs(any_url, name, {617}, maxTries="2")
     runs.supervise()
     assert Counter(runs.done) == Counter(n for n in range(total) if n != 617)
-    assert set(runs.tries) == {0}, "nobody else is blamed"
+    assert set(runs.tries) == {0}, "no other message is blamed"
     (letter,) = dead(any_url, name)
     assert letter.payload == {"n": 617}
     assert (letter.headers["x-dl-tries"], letter.headers["x-error"]) == ("2", "cannot digest [617]")
@@ -259,7 +259,7 @@ def test_a_worker_that_dies_of_a_message_is_a_failure_too(q):
     assert "Python worker exited" in letter.headers["x-error"] or "STREAM_FAILED" in letter.headers["x-error"]
 
 
-def test_supervise_gives_up_after_so_many_failures(q):
+def test_supervise_gives_up_after_a_number_of_failures(q):
     fill(q.url, q.name, 1)
     runs = []
 

@@ -105,12 +105,12 @@ def test_a_batch_that_fails_comes_again_as_it_was(q):
     assert again[0] == again[1] and len(again[0]) == 100
     assert sorted(place for batch, rows in attempts for *_, place in rows) == sorted([*range(400), *range(100, 200)])
     if SPARK >= (4, 2):
-        told = json.loads(progress["sources"][0]["latestOffset"])
-        assert (told["queue"], told["scheduled"]) == (q.name, 0)
-        assert told["retained"] in (300, 400), "it is looked at now and then"
+        reported = json.loads(progress["sources"][0]["latestOffset"])
+        assert (reported["queue"], reported["scheduled"]) == (q.name, 0)
+        assert reported["retained"] in (300, 400), "it is looked at now and then"
 
 
-def test_running_queries_are_woken_whoever_seals(q_any, tmp_path):
+def test_running_queries_are_woken_by_any_seal(q_any, tmp_path):
     seen = {"one": [], "two": []}
 
     def collect(name):
@@ -153,7 +153,7 @@ def test_what_was_removed_fails_the_query_or_is_passed_over(q, tmp_path):
 
 def test_a_batch_read_changes_nothing(q):
     q.push([{"n": 1}])
-    assert q.read(mode="log").collect() == [], "nobody has sealed it"
+    assert q.read(mode="log").collect() == [], "no process has sealed it"
     assert q.sizes().ready == 1
     with pytest.raises(PySparkException, match="'retention' is not for a batch read"):
         q.read(mode="log", retention="1h").collect()
@@ -162,7 +162,7 @@ def test_a_batch_read_changes_nothing(q):
 # --- the reader process, without Spark ------------------------------------------------------------
 
 
-def test_a_run_ends_with_what_was_there_at_its_start_whoever_seals_it(any_url, name, readers):
+def test_a_run_ends_with_the_messages_of_its_start_even_if_another_process_seals_them(any_url, name, readers):
     with Queue(any_url, name) as queue:
         queue.push_many([{"n": n} for n in range(30)])
         one, other = readers(any_url, name), readers(any_url, name)
@@ -173,7 +173,7 @@ def test_a_run_ends_with_what_was_there_at_its_start_whoever_seals_it(any_url, n
         for turn in range(100):
             time.sleep(0.002)
             queue.push({"n": 100 + turn})
-            place = other.next(place, 3)  # somebody else goes on sealing
+            place = other.next(place, 3)  # another reader goes on sealing
             end = one.next(start, 7)
             if end == start:
                 break

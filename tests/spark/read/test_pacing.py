@@ -331,7 +331,7 @@ def test_the_wait_for_a_batch_that_is_being_reserved_ahead_is_not_its_time(any_u
 
 
 def test_a_query_of_a_trickle_stops_guessing(any_url, name, consumer):
-    """It prefetches nothing, and its size is not limited by the first reserves for ever."""
+    """It prefetches nothing, and its size is not limited by the first reserves forever."""
     one = consumer()
     end = one.initial
     for _ in range(3):

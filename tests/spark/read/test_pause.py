@@ -19,7 +19,7 @@ from tests.spark.read.test_consumer import consumers, fetched, taken_over  # noq
 from tests.spark_session import SPARK
 
 #: Whether the progress of a query has the sizes of its queue: Spark 4.0 and 4.1 do not ask.
-TELLS = SPARK >= (4, 2)
+REPORTS_SIZES = SPARK >= (4, 2)
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def listening(any_url, monkeypatch):
     return wait
 
 
-def told(caplog):
+def pauses_in(caplog):
     return [one.getMessage() for one in caplog.records if "paused" in one.getMessage()]
 
 
@@ -72,7 +72,7 @@ def test_a_consumer_takes_nothing_from_a_paused_queue_and_says_so_once(any_url, 
             assert consumer.next(start, 1) == start
         assert consumer.backlog()["paused"] is True
         assert queue.statistics() == Statistics(put=3, reserve=1, commit=1, paused=True)
-        assert told(caplog) == [f"queue {name} is paused: no messages are read until it is resumed"]
+        assert pauses_in(caplog) == [f"queue {name} is paused: no messages are read until it is resumed"]
         queue.resume()
         consumer.store._pause_cache.discard(name)
         assert sum(consumer.next(start, 10)["rows"]) == 2
@@ -102,7 +102,7 @@ def test_a_run_until_now_ends_on_a_paused_queue_and_warns(any_url, name, consume
         queue.pause()
         consumer.stop_at_now()
         assert consumer.next(consumer.initial, 10) == consumer.initial
-        assert len(told(caplog)) == 1
+        assert len(pauses_in(caplog)) == 1
 
 
 def test_a_resume_and_a_push_wake_an_idle_consumer_by_their_signals_alone(
@@ -128,7 +128,7 @@ def test_a_resume_and_a_push_wake_an_idle_consumer_by_their_signals_alone(
             listening()
             assert not found, "it waits"
             queue.push(1) if act == "push" else queue.resume()
-            thread.join(60)  # how many ms that takes, bench/latency.py tells
+            thread.join(60)  # how many ms that takes: see bench/latency.py
             consumer.plan(offset, found[0])
             (offset,) = found
 
@@ -166,14 +166,14 @@ def test_a_query_sleeps_while_its_queue_is_paused_and_goes_on_when_it_is_resumed
             def says():
                 return (query.lastProgress or {}) and json.loads(query.lastProgress["sources"][0]["latestOffset"])
 
-            if TELLS:
+            if REPORTS_SIZES:
                 wait_until(lambda: (found := says()) and found["paused"] and found["ready"] == 3)
             else:
                 time.sleep(0.6)  # more than it waits
             assert (len(got), query.isActive) == (5, True)
             queue.resume()
             wait_until(lambda: len(got) == 8)
-            wait_until(lambda: not TELLS or says()["paused"] is False)
+            wait_until(lambda: not REPORTS_SIZES or says()["paused"] is False)
             wait_until(lambda: queue.statistics().commit == 8)
             assert queue.statistics() == Statistics(put=8, reserve=8, commit=8)
     finally:

@@ -235,7 +235,7 @@ def test_a_batch_that_takes_ten_times_its_lease_is_delivered_once(any_url, name,
 
 
 def steal(url, name, count):
-    """Let somebody else hold some messages of the only reservation, as if its lease had ended."""
+    """Let another consumer hold some messages of the only reservation, as if its lease had ended."""
     with open_store(url) as store:
         (tag,) = {one.tag for one in store.reservations(name)}
         ids = [one.id for batch in store.fetch(name, tag) for one in messages(batch)][:count]

@@ -115,12 +115,12 @@ def test_a_time_stands_for_the_first_message_of_that_time_or_later(any_url, name
 
 
 def test_a_place_that_a_log_does_not_have_is_refused(any_url, name, log):
-    for options, told in (
+    for options, expected in (
         ({"startingTimestamp": log + 30 * HOUR}, "none of the messages in the log .* is due then or later"),
         ({"startingOffsets": 31}, "'startingOffsets' is 31, but the log .* ends at 30"),
         ({"endingOffsets": 31}, "'endingOffsets' is 31, but the log .* ends at 30"),
     ):
-        with pytest.raises(OptionError, match=told):
+        with pytest.raises(OptionError, match=expected):
             positions(any_url, name, **options)
     trim(any_url, name, older_than=timedelta(0))
     with Queue(any_url, name) as queue, open_store(any_url) as store:

@@ -50,7 +50,7 @@ def at_once(monkeypatch):
 
 
 def pieces(values, count):
-    """These values in so many partitions."""
+    """These values in this number of partitions."""
     values = list(values)
     return [attempt(values[start::count]) for start in range(count)]
 
@@ -314,7 +314,7 @@ def test_an_abort_keeps_what_the_ledger_has_decided_on(any_url, name, out, drive
     assert left_behind(any_url, name) == []
 
 
-def test_rows_that_somebody_discarded_are_missed_before_anything_is_visible(any_url, out, driver):
+def test_discarded_rows_are_missed_before_anything_is_visible(any_url, out, driver):
     write = driver(0)
     first, second = write.task([attempt(["x"])], 0), write.task([attempt(["y"])], 1)
     with open_store(any_url) as store:
@@ -390,7 +390,7 @@ def test_a_failing_task_leaves_nothing_visible(any_url, name, out, sink):
         assert payloads(any_url, out) == []
         if query is None:
             assert left_behind(any_url, name) == []
-        else:  # Spark does not tell what the failed attempt has staged: the next one sweeps it
+        else:  # Spark does not say what the failed attempt has staged: the next one sweeps it
             assert [one.rows for one in left_behind(any_url, name)] == [1]
             Write(ATTEMPT, query=query, url=any_url, queue=out).run(*parts)
             assert sorted(payloads(any_url, out)) == list(range(30))
@@ -480,8 +480,10 @@ def test_a_lower_version_in_a_job_is_skipped_with_a_warning(any_url, out, sink, 
     for version in ("4", "3", "4"):
         save(attempt([version]), url=any_url, queue=out, txnAppId=sink, txnVersion=version)
     assert payloads(any_url, out) == ["4"]
-    told = [one.getMessage() for one in caplog.records]
-    assert told == [f"txnVersion 3 of txnAppId {sink} is below 4, the last one that was written: nothing was written"]
+    reported = [one.getMessage() for one in caplog.records]
+    assert reported == [
+        f"txnVersion 3 of txnAppId {sink} is below 4, the last one that was written: nothing was written"
+    ]
 
 
 def test_the_first_query_goes_on_with_the_ledger_of_an_older_version(any_url, out, sink, in_query):
@@ -612,7 +614,7 @@ def test_one_database_under_two_urls_is_refused_before_anything_is_visible(name,
     assert left_behind(url, name) == []
 
 
-def test_databases_may_join_a_stream_and_leave_it_by_hand(any_url, out, sink, tmp_path):
+def test_databases_may_join_a_stream_and_leave_it_manually(any_url, out, sink, tmp_path):
     urls = {name: f"sqlite:///{tmp_path}/{name}.db" for name in ("one", "three")} | {"two": any_url}
     for number, names in enumerate((["one"], ["one", "two"], ["two"], ["one", "two", "three"])):
         some = {name: urls[name] for name in names}
@@ -668,7 +670,7 @@ ONE, NS = pa.record_batch({"payload": ["1"]}), pa.field("ns", pa.string())
         ({"url": "sqlite:///y.db"}, rows([1], ns="a"), SchemaError, "column 'ns' names one of several databases"),
     ],
 )
-def test_databases_that_cannot_be_meant_are_refused(tmp_path, monkeypatch, options, batch, error, message):
+def test_invalid_databases_are_refused(tmp_path, monkeypatch, options, batch, error, message):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(error, match=message):
         save(batch, **options, queue="out")

@@ -177,8 +177,8 @@ def test_a_job_warns_of_other_rows(any_url, out, sink, caplog):
     for value in ("a", "a", "b"):
         save(attempt([value]), url=any_url, queue=out, txnAppId=sink, txnVersion="4")
     assert payloads(any_url, out) == ["a"]
-    told = [one.getMessage() for one in caplog.records]
-    assert told == [
+    reported = [one.getMessage() for one in caplog.records]
+    assert reported == [
         f"txnVersion 4 of txnAppId {sink} was written before, without 1 row that it has now: nothing was written"
     ]
 

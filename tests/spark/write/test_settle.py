@@ -180,7 +180,7 @@ def taken_by_another(url, name, held, what, rest):
 
 
 @pytest.mark.parametrize("outcome", ["commit", "rollback", "dead"])
-def test_an_attempt_that_outlives_its_batch_settles_nothing(any_url, name, held, outcome):
+def test_an_attempt_that_ends_after_its_batch_settles_nothing(any_url, name, held, outcome):
     what = outcomes(held, outcome, reason="why")
     late = settling(what, any_url, name)  # planned in the first batch
     with open_store(any_url) as store:
@@ -333,8 +333,8 @@ def test_settle_keeps_a_history_as_its_stream_does_unless_it_says_otherwise(any_
 
     Query(work, url=any_url, queue=name, consumer="rechecks", history=stream, numPartitions="1").run()
     with open_store(any_url) as store:
-        told = {row["id"] for batch in store.peek(name, view="history") for row in batch.to_pylist()}
-    assert told == (seen[0] if kept else set())
+        reported = {row["id"] for batch in store.peek(name, view="history") for row in batch.to_pylist()}
+    assert reported == (seen[0] if kept else set())
 
 
 def test_settle_follows_its_stream_when_that_keeps_a_history_no_more(any_url, name):

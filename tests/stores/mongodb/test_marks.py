@@ -279,7 +279,7 @@ def test_the_sizes_of_many_queues_leave_it_out(mongodb_url, users, application, 
         store.drop(other)
 
 
-def test_many_queues_of_a_pipeline_that_is_none_are_refused_with_one_check(mongodb_url, users, monkeypatch):
+def test_many_queues_of_an_invalid_pipeline_are_refused_with_one_check(mongodb_url, users, monkeypatch):
     plain(users)
     store, name = opened(mongodb_url, "pl-mongo", users)
     with store:

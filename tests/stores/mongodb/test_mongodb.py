@@ -251,7 +251,7 @@ def test_bson_types_come_and_go_as_extended_json(store, queue, collection, text,
         assert collection.find_one()["payload"]["a"][0] == value
 
 
-def test_numbers_that_json_lacks_are_told_from_null(store, queue, collection):
+def test_numbers_that_json_lacks_differ_from_null(store, queue, collection):
     keuss_push(collection, {"a": float("nan"), "b": None, "c": [float("inf")], "d": Int64(2**62), "e": 1.5})
     (batch,) = store.peek(queue)
     assert batch.column("payload").to_pylist() == [
@@ -392,28 +392,28 @@ def test_history_is_that_of_keuss(store, queue, collection):
     assert ttl == {"processed_1": 3600, "spark_queue_ending": 0}
 
 
-def test_history_tells_what_keuss_did_and_what_we_did_before_it_told_more(store, queue, collection):
+def test_the_history_of_keuss_and_of_an_earlier_version_is_read(store, queue, collection):
     done = {"processed": keuss_now(), "mature": keuss_now() + timedelta(days=4)}
     keuss_push(collection, "popped", **done)
     keuss_push(collection, "removed", **done, removed=True)
     keuss_push(collection, "old", **done, _mature=DUE, _until=keuss_now() + timedelta(days=1))
     wanted = {"popped": "pop", "removed": "remove", "old": "commit"}
 
-    def told(*where):
+    def outcomes(*where):
         rows = [row for batch in store.peek(queue, where, view="history") for row in batch.to_pylist()]
         assert all(row["consumer"] is None and row["mature"] <= row["processed"] for row in rows)
         return {row["payload"].decode(): row["outcome"] for row in rows}
 
-    assert told() == wanted
+    assert outcomes() == wanted
     for payload, outcome in wanted.items():
-        assert told(Condition("outcome", "=", outcome)) == {payload: outcome}
-    assert told(Condition("outcome", ">", "commit")) == {"popped": "pop", "removed": "remove"}
-    assert told(Condition("mature", "<=", store.now())) == wanted, "keuss has left no other moment"
-    assert told(Condition("mature", "=", round(DUE.timestamp() * 1000))) == {"old": "commit"}
-    assert told(Condition("consumer", "=", "c")) == told(Condition("consumer", "<", "c")) == {}
+        assert outcomes(Condition("outcome", "=", outcome)) == {payload: outcome}
+    assert outcomes(Condition("outcome", ">", "commit")) == {"popped": "pop", "removed": "remove"}
+    assert outcomes(Condition("mature", "<=", store.now())) == wanted, "keuss has left no other moment"
+    assert outcomes(Condition("mature", "=", round(DUE.timestamp() * 1000))) == {"old": "commit"}
+    assert outcomes(Condition("consumer", "=", "c")) == outcomes(Condition("consumer", "<", "c")) == {}
 
 
-def test_ps_mongo_tells_of_all_that_left_without_being_asked(mongodb_url, store, queue):
+def test_ps_mongo_always_keeps_a_history(mongodb_url, store, queue):
     with open_store(f"{mongodb_url}&layout=ps-mongo&ttl=60") as keeping:
         keeping.push(queue, pushes(["dead", "done"]))
         keeping.reserve(queue, "c/1", 2)
@@ -435,7 +435,7 @@ def test_ps_mongo_takes_the_longest_ttl_of_mongodb():
         assert keeping.always_keeps_history
 
 
-def test_pl_mongo_tells_of_what_died_where_it_is(mongodb_url, store, queue):
+def test_pl_mongo_keeps_the_facts_of_a_death_in_the_dead_letter(mongodb_url, store, queue):
     with open_store(f"{mongodb_url}&layout=pl-mongo&pipeline={queue}") as pipeline:
         pipeline.push(queue, pushes(["a"], mature=DUE))
         pipeline.reserve(queue, "c/1", 1)
@@ -876,7 +876,7 @@ def kill_within_a_transaction(url, stage):
 
 
 @with_limits(publisher_timeout=0.05)
-def test_a_publisher_that_was_killed_in_its_transaction_holds_up_nobody_for_long(store, queue, raw_of, monkeypatch):
+def test_a_publisher_that_was_killed_in_its_transaction_blocks_others_briefly(store, queue, raw_of, monkeypatch):
     for part in range(3):
         store.stage(queue, f"{queue}.s/{part}", pushes(list(range(3_000))))
     kill_within_a_transaction(store.url, f"{queue}.s/0")
@@ -951,7 +951,7 @@ def test_when_a_publish_and_a_removal_meet_a_chunk_appears_whole_or_not_at_all(s
         counts.add(len(publishing.taken))
         assert anywhere.publish([publishing.stage]) == 0
         assert [one["payload"] for one in raw[publishing.queue].find({"processed": None})] == ["held"]
-        if dies is None:  # a publisher that comes too late, and dies, may leave some that nobody will ever see
+        if dies is None:  # a publisher that comes too late, and dies, may leave some that stay hidden
             assert raw[publishing.queue].count_documents({"_hidden": {"$exists": True}}) == 0
         assert left_of(raw, publishing.stage) == []
     assert counts == {0, 3}
@@ -1204,7 +1204,7 @@ def test_looking_makes_nothing(store, queue, collection):
     assert list(collection.index_information()) == ["_id_", "mature_1"]
 
 
-def test_indexes_that_somebody_dropped_are_made_again(store, queue, collection):
+def test_dropped_indexes_are_made_again(store, queue, collection):
     store.push(queue, pushes(["a", "b"]))
     collection.drop_indexes()
     assert store.reserve(queue, "c/1", 1) == [1]
@@ -1255,7 +1255,7 @@ def test_views_and_collections_of_the_system_are_no_queues(store, queue, collect
         ("mongodb://h/db?replicaset=a&retrywrite=true", "retrywrite.*[rR]etry[wW]rites"),
     ],
 )
-def test_a_url_that_cannot_be_meant_is_refused_without_its_password(url, hint):
+def test_an_invalid_url_is_refused_without_its_password(url, hint):
     with pytest.raises(OptionError, match=hint) as caught:
         open_store(url)
     assert not re.search("ses|ame@", str(caught.value))
@@ -1284,7 +1284,7 @@ def test_the_url_has_the_last_word_on_durability_and_patience(mongodb_url):
 # --- a server that refuses, is away, or dies ------------------------------------------------------
 
 
-def test_an_unknown_host_is_told():
+def test_an_unknown_host_is_reported():
     url = "mongodb://user:sesame@no-such-host.invalid/db?serverSelectionTimeoutMS=300"
     with (
         open_store(url, retry_timeout=500) as store,
@@ -1307,7 +1307,7 @@ def guarded(tmp_path_factory):
 
 
 @pytest.mark.parametrize("user", ["boss:wrong-one@", "nobody:wrong-one@"])
-def test_a_wrong_password_is_told_at_once(guarded, user):
+def test_a_wrong_password_is_reported_at_once(guarded, user):
     url = guarded.url("db", user) + "?authSource=admin"
     with (
         open_store(url, retry_timeout=60_000) as store,

@@ -180,7 +180,7 @@ def test_a_listener_follows_the_connections_of_its_store(pair):
         with client_of(old) as before, client_of(new) as after:
             after.replicaof("NO", "ONE")
             pair.move_address(before, after)
-            before.replicaof("127.0.0.1", 1)  # nobody
+            before.replicaof("127.0.0.1", 1)  # no server
             wait_until(lambda: store.push("q", pushes(["b"])), description="a push to the new master")
             wait_until(lambda: after.pubsub_numsub(store.topic("q"))[0][1], description="that it listens there")
         wait_until(lambda: store._signal_version("q") != version)
@@ -300,7 +300,7 @@ def test_an_address_of_sentinels_is_read(url, address):
         ("sentinel://:sesame@h1/m/0", r"did you mean 'redis\+sentinel'"),
     ],
 )
-def test_a_url_of_sentinels_that_cannot_be_meant_is_refused(url, what):
+def test_an_invalid_url_of_sentinels_is_refused(url, what):
     with pytest.raises(OptionError, match=what) as caught:
         opened(url)
     assert "ame@" not in str(caught.value)

@@ -80,7 +80,7 @@ def test_a_claim_of_many_steps_keeps_the_order_of_the_list(small_steps, store, q
     assert store.sizes(queue) == Sizes(0, 0, 0)
 
 
-def test_a_claim_stops_at_so_many_bytes_and_goes_on(small_steps, store, queue):
+def test_a_claim_stops_at_its_limit_of_bytes_and_goes_on(small_steps, store, queue):
     store.push(queue, pushes([{"n": str(n), "pad": "x" * 200} for n in range(9)]))
     assert store.reserve(queue, "c/1", 9) == [9]
     assert held(store, queue, "c/1/0") == list(range(9))
@@ -199,8 +199,8 @@ def test_what_a_move_leaves_waits_in_the_list_again(store, queue, waiting):
 # --- what others write ----------------------------------------------------------------------------
 
 
-#: Which of ten reservations of 40 messages, or which messages of it, are released, and how many commands that takes
-#: for each of them one by one: none, if they are many.
+#: Which of ten reservations of 40 messages, or which of their messages, are released. And how many commands that
+#: takes for each of them one by one: none, if they are many.
 RELEASED = {
     "the oldest": ("a", None, 0),
     "one in the middle": ("e", None, 0),

@@ -32,7 +32,7 @@ from spark_queue.stores.redis.store import RedisStore
 from spark_queue.stores.types import Condition, DeadLetterInfo, Note, Sizes, Staged
 
 MINUTE = 60_000
-KEUSS_LEASE = 120_000  # ms: keuss adds it to the score of what it reserves
+KEUSS_LEASE = 120_000  # ms: keuss adds it to the score of a message that it reserves
 
 
 @pytest.fixture
@@ -304,7 +304,7 @@ def test_a_late_commit_of_keuss_does_not_remove_what_is_ours(store, raw, queue):
         '{"_id":"a","payload":{"n":[1]},"tries":0,"hdrs":{},"mature":1600000000000}',
         1_600_000_000_000,
     )
-    keuss_reserves(raw, queue, "a")  # and its lease, counted from the old maturity, is over at once
+    keuss_reserves(raw, queue, "a")  # and its lease, counted from the old maturity, has ended already
     assert store.reserve(queue, "c/1", 1) == [1]
     assert [one.payload for one in fetched(store, queue, "c/1/0")] == [{"n": [1]}]
     assert not keuss_commits(raw, queue, "a")
@@ -398,7 +398,7 @@ def test_steps_end_also_where_nothing_meets_the_condition(small_steps, store, qu
 
 
 @pytest.mark.parametrize("steps", ["large", "small"])
-def test_what_has_failed_too_often_is_told_from_payloads_that_look_like_it(store, raw, queue, request, steps):
+def test_tries_are_not_confused_with_payloads_that_look_like_them(store, raw, queue, request, steps):
     if steps == "small":
         request.getfixturevalue("small_steps")
     looks = [{"tries": 9}, {"tries": 0, "hdrs": {}}, '"tries":7', {"a": {"tries": 5}}, {"n": 1}]
@@ -715,7 +715,7 @@ def test_an_unstage_that_is_cut_off_anywhere_is_completed_by_the_next(
         assert all(raw.get(key) == b"" for key in chunk_keys(raw, queue))
 
 
-def test_a_writer_who_dies_before_he_writes_leaves_what_can_be_seen_and_removed(store, raw, queue, sink):
+def test_a_stage_of_a_writer_that_died_before_it_wrote_can_be_seen_and_removed(store, raw, queue, sink):
     raw.sadd(registry_key(sink), Chunk(f"{sink}/7/x", "part.000000", queue).member)
     assert store.staged(sink) == [Staged(f"{sink}/7/x", queue, 0)]
     assert store.unstage(f"{sink}/7") == 0
@@ -729,7 +729,7 @@ def test_what_is_staged_too_late_is_not_published_again(store, peer, raw, queue,
     ended = store.publish([f"{sink}/7/a"]) if end == "publish" else store.unstage(f"{sink}/7")
     assert ended == 2
     assert len(consumed(store, queue)) == (2 if end == "publish" else 0)
-    peer._stage(queue, f"{sink}/7/a", "part", batch)  # an attempt of which nobody waits for the answer
+    peer._stage(queue, f"{sink}/7/a", "part", batch)  # an attempt whose answer no task waits for
     assert [one.rows for one in store.staged(sink)] == [0]
     assert store.publish([f"{sink}/7/a"]) == 0
     assert store.sizes(queue).total == 0
@@ -748,7 +748,7 @@ def test_a_writer_whose_stage_was_swept_meanwhile_leaves_nothing(monkeypatch, st
     assert peer.publish([f"{sink}/7/a"]) == 0
 
 
-def test_stages_whose_names_begin_alike_are_told_apart(store, queue, sink):
+def test_stages_whose_names_begin_alike_are_different(store, queue, sink):
     names = ["1/a", "1/a/b", "1/ab", "10/a"]
     for name in names:
         store.stage(queue, f"{sink}/{name}", pushes([name]))
@@ -1014,7 +1014,7 @@ def test_the_history_is_forgotten_by_the_server_itself(store, raw, queue):
         assert MINUTE < raw.pttl(key) <= 2 * MINUTE
 
 
-def test_a_history_that_was_written_before_it_told_more_is_read(store, raw, queue):
+def test_a_history_of_an_earlier_version_is_read(store, raw, queue):
     store.push(queue, pushes(["a", "b"], ids=["a", "b"]))
     store.reserve(queue, "c/1", 2)
     store.commit(queue, "c/1", history=MINUTE)
@@ -1024,8 +1024,8 @@ def test_a_history_that_was_written_before_it_told_more_is_read(store, raw, queu
     assert len(old) < len(new)
     raw.hset(key, "a", old)
     (batch,) = store.peek(queue, view="history", limit=5)
-    told = zip(*(batch.column(name).to_pylist() for name in ("id", "consumer", "outcome")), strict=True)
-    assert list(told) == [("a", None, "commit"), ("b", "c", "commit")]
+    reported = zip(*(batch.column(name).to_pylist() for name in ("id", "consumer", "outcome")), strict=True)
+    assert list(reported) == [("a", None, "commit"), ("b", "c", "commit")]
     assert [one.payload for one in messages(batch)] == ["a", "b"]
 
 
@@ -1063,7 +1063,7 @@ def test_a_peek_finds_few_among_many_without_reading_them_all(store, queue, monk
         ("redis://user:7#sesame@h/0", "%23"),
     ],
 )
-def test_a_url_that_cannot_be_meant_is_refused(url, what):
+def test_an_invalid_url_is_refused(url, what):
     with pytest.raises(OptionError, match=what) as caught:
         open_store(url)
     assert "ame@" not in str(caught.value)
@@ -1094,7 +1094,7 @@ def user(raw, queue):
     ("password", "error", "remedy"),
     [("mistaken", StoreError, "the password of the URL"), ("sesame", AccessDenied, "ACL")],
 )
-def test_who_may_not_is_told_at_once_and_without_the_password(redis_url, queue, user, password, error, remedy):
+def test_missing_rights_are_reported_at_once_without_the_password(redis_url, queue, user, password, error, remedy):
     with open_store(address(redis_url, user, password)) as store, pytest.raises(error, match=remedy) as caught:
         store.push(queue, pushes(["a"]))
     assert type(caught.value) is error

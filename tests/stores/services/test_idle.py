@@ -31,7 +31,7 @@ MOST = 1.0
 
 @pytest.fixture
 def queue(new_server):
-    """A queue of a server that nobody else uses, and where its commands are counted."""
+    """A queue of a server of its own, whose commands are counted."""
     return new_server().url, f"t{uuid.uuid4().hex[:16]}"
 
 

@@ -135,7 +135,7 @@ def test_a_ring_of_this_process_wakes_as_a_signal_does(world):
     ended(sleeper)
 
 
-def test_a_pause_is_learned_and_wakes_nobody_until_it_ends(world):
+def test_a_pause_is_noticed_and_wakes_no_thread_until_it_ends(world):
     wire = Wire()
     one = world(wire)
     before = one.listener.signal_version("a")
@@ -171,7 +171,7 @@ def test_while_it_cannot_hear_a_new_queue_does_not_wait_for_it(world):
     assert one.tried == 1
 
 
-def test_signals_that_were_lost_wake_who_waits_and_warn_nobody(world, caplog):
+def test_lost_signals_wake_waiting_threads_without_a_warning(world, caplog):
     first, second = Wire(), Everything()
     one = world(first, second, **HASTY)
     with caplog.at_level(logging.WARNING):
@@ -215,7 +215,7 @@ def test_a_queue_that_is_refused_keeps_no_other_from_being_heard(world, caplog):
 
 
 @pytest.mark.parametrize("kind", [Wire, Everything])
-def test_queues_that_nobody_waits_for_are_forgotten_and_the_thread_ends_then(world, kind):
+def test_idle_queues_are_forgotten_and_the_thread_ends_then(world, kind):
     first, second = kind(), kind()
     one = world(first, second, **HASTY, idle_timeout=0.05)
     sleeper = one.sleeper("a")
@@ -252,11 +252,11 @@ def test_a_close_ends_all_waits_and_the_thread(world):
     for sleeper in sleepers:
         ended(sleeper)
     wait_until(lambda: not one.running, description="the end of its thread")
-    ended(one.waiter("d", one.listener.signal_version("d")))  # a closed one keeps nobody asleep
+    ended(one.waiter("d", one.listener.signal_version("d")))  # a closed one keeps no thread asleep
     assert not one.running
 
 
-def test_a_listener_that_nobody_has_any_more_ends():
+def test_a_listener_without_references_ends():
     one = World(Wire(), **HASTY, idle_timeout=0.05)
     one.listener.signal_version("a")
     gone = weakref.ref(one)

@@ -1,7 +1,7 @@
 """Which owner of a consumer counts as alive: other PID namespaces, machines, set-back clocks.
 
-The namespaces are real where this system lets someone make one: root, sudo without a password, or
-anyone (user namespaces). Else a process only says that it is in another one.
+The namespaces are real if this system lets a user make one: root, sudo without a password, or every
+user (user namespaces). Else a process only says that it is in another one.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Process:
         return self._process.communicate()[1]
 
     def kill(self):
-        """Kill it, and wait until it is gone: then nobody holds the other end of its output.
+        """Kill it, and wait until it is gone: then no process holds the other end of its output.
 
         What sudo has started may not be killed, and ends with its input: it takes no leave either.
         """
@@ -229,7 +229,7 @@ def test_an_owner_that_is_silent_counts_as_dead_though_the_databases_clock_was_s
 
     def sleep(seconds):
         slept.append(seconds)
-        assert len(slept) < 1_000, "it waits for ever"
+        assert len(slept) < 1_000, "it waits forever"
 
     clock = SimpleNamespace(monotonic=lambda: 50 + sum(slept), sleep=sleep)
     monkeypatch.setattr(ownership, "time", clock)
@@ -247,7 +247,7 @@ def test_an_owner_that_is_silent_counts_as_dead_though_the_databases_clock_was_s
 
 
 @with_limits(takeover_poll=1)
-def test_whoever_waits_long_says_so_again_and_seldom(store, name, monkeypatch, caplog):
+def test_a_process_that_waits_long_logs_it_again_but_rarely(store, name, monkeypatch, caplog):
     first = Ownership(store, name, "c/1")
     first.take()
     first.announce_exit()
@@ -269,7 +269,7 @@ def test_whoever_waits_long_says_so_again_and_seldom(store, name, monkeypatch, c
 
 
 @with_limits(owner_timeout_ms=200)
-def test_who_seals_a_log_and_dies_holds_nobody_up_though_the_databases_clock_was_set_back(store, name):
+def test_a_process_that_dies_as_it_seals_a_log_blocks_no_other_though_the_databases_clock_was_set_back(store, name):
     reader = Log(store, name)
     start = reader.first()
     store.push(name, pushes(list(range(5))))

@@ -93,15 +93,15 @@ def test_nothing_is_being_sent_when_a_flush_returns(clock, sent):
     assert not flushing.is_alive() and sent == [("q", 0), ("q", 5)]
 
 
-def test_none_is_lost_when_many_threads_tell(sent):
+def test_no_signal_is_lost_if_many_threads_send(sent):
     sender = SignalSender(lambda queue, mature: (sent.append(mature), time.sleep(0.001)), 0.005)
 
-    def tell():
+    def send():
         for _ in range(300):
             sender.send_soon("q", 1)
             time.sleep(0.0005)
 
-    threads = [threading.Thread(target=tell) for _ in range(4)]
+    threads = [threading.Thread(target=send) for _ in range(4)]
     for one in threads:
         one.start()
     for one in threads:

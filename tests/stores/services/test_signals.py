@@ -84,7 +84,7 @@ def hold(store, queue, tag):
 
 
 @pytest.mark.parametrize("act", ["push", "publish", "rollback", "move", "scheduled"])
-def test_whoever_brings_a_message_wakes_who_waits(deaf_for_an_hour, waiting, store, other, name, act):
+def test_each_operation_that_brings_a_message_wakes_a_client(deaf_for_an_hour, waiting, store, other, name, act):
     tag = f"c-{name}/0"
     if act == "publish":
         other.stage(name, f"{name}/0/a", pushes(["x"]))
@@ -175,7 +175,7 @@ def test_threads_that_share_a_store_need_no_signal(deaf_for_an_hour, waiting, mo
     assert waiter.woken()
 
 
-def test_a_resume_wakes_who_waits_and_a_pause_keeps_him_asleep(deaf_for_an_hour, waiting, store, other, name):
+def test_a_resume_wakes_a_waiting_client_and_a_pause_keeps_it_asleep(deaf_for_an_hour, waiting, store, other, name):
     waiter = waiting(store, name)
     other.pause(name)
     before = waiter.sleeps
@@ -187,7 +187,7 @@ def test_a_resume_wakes_who_waits_and_a_pause_keeps_him_asleep(deaf_for_an_hour,
 
 
 @pytest.mark.stores(server=True)
-def test_a_pause_is_told_by_a_signal_which_is_no_message(url_of, scheme, monkeypatch):
+def test_the_signal_of_a_pause_is_no_message(url_of, scheme, monkeypatch):
     queue = f"t{uuid.uuid4().hex[:16]}"
     with open_store(url_of(scheme)) as store, open_store(url_of(scheme)) as other:
         rung = store._signal_version(queue)
@@ -288,8 +288,8 @@ def test_a_user_who_may_not_signal_still_pushes_and_waits(redis_url, waiting, ca
                 store.drop(queue)
         finally:
             raw.acl_deluser(queue)
-    told = sorted(one.getMessage().partition(":")[0] for one in caplog.records)
-    assert told == [
+    reported = sorted(one.getMessage().partition(":")[0] for one in caplog.records)
+    assert reported == [
         f"signals of queue '{queue}' are not received, so its waiting clients poll",
         f"signals of queue '{queue}' are not sent, so waiting clients poll",
     ]

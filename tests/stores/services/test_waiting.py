@@ -131,7 +131,7 @@ def test_ten_thousand_queues_are_forgotten(store, run):
 
 
 @with_limits(listener_heartbeat=0.05, idle_queues=5)
-def test_redis_is_told_which_queues_are_forgotten(redis_url, raw, run):
+def test_forgotten_queues_are_unsubscribed_from_redis(redis_url, raw, run):
     queues = [f"{run}.{number}" for number in range(20)]
     with opened(redis_url) as store:
         for queue in queues:
@@ -186,7 +186,7 @@ def test_who_waits_is_woken_in_a_process_that_was_forked(deaf_for_an_hour, store
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the driver's: it was not closed
 @signalling
 @with_limits(listener_heartbeat=0.05, idle_timeout=0.1)
-def test_a_store_that_nobody_has_any_more_leaves_no_thread(url, run):
+def test_a_store_without_references_leaves_no_thread(url, run):
     before = set(listeners())
     store = opened(url)
     store._signal_version(run)

@@ -87,7 +87,7 @@ def test_a_path_with_a_link_is_the_same_file(tmp_path):
     assert payloads(str(url)) == ["link", "data"]
 
 
-def test_without_a_boot_id_the_host_name_tells_machines_apart(tmp_path, monkeypatch):
+def test_without_a_boot_id_the_host_name_identifies_the_machine(tmp_path, monkeypatch):
     monkeypatch.setattr(sqlite_file, "_BOOT", tmp_path / "nothing")  # a file of the system
     sqlite_file._machine_id.cache_clear()
     try:

@@ -74,10 +74,10 @@ WORK = {
 @pytest.mark.parametrize("work", WORK)
 def test_a_file_that_was_taken_away_acknowledges_nothing(queue, path, way, work):
     (held,) = queue.reserve(1)
-    take_away, told = WAYS[way]
+    take_away, expected = WAYS[way]
     take_away(path)
     for _ in range(2):  # and the same client does not go on in another file
-        with pytest.raises(StoreError, match=f"{told} while it was in use.*nothing of it is kept.*restart"):
+        with pytest.raises(StoreError, match=f"{expected} while it was in use.*nothing of it is kept.*restart"):
             WORK[work](queue, held)
 
 

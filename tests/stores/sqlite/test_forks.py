@@ -223,10 +223,10 @@ def test_a_child_is_refused_if_a_thread_was_in_a_call(queue, sqlite_url, tmp_pat
                 lambda: other.now(),  # a lock of SQLite itself may be held
                 lambda: in_child(lambda: queue.push("grandchild")),
             ]
-            told = [refused(one) for one in calls]
+            reported = [refused(one) for one in calls]
         queue.close()
         gc.collect()
-        return told
+        return reported
 
     assert set(in_child(work)) == {"refused"}
     assert payloads(sqlite_url) == ["parent"]

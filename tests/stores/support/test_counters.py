@@ -53,7 +53,7 @@ def test_nothing_is_written_where_nothing_is_left_to_say():
     assert written == [{"a": {"get": 1}}]
 
 
-def test_what_cannot_be_written_is_kept_and_told_once(monkeypatch, caplog):
+def test_counts_that_cannot_be_written_are_kept_and_logged_once(monkeypatch, caplog):
     tried, written = [], []
 
     def write(counts):
@@ -160,7 +160,7 @@ def test_a_process_that_ends_by_itself_writes_what_it_has_counted_and_does_not_w
             assert store.statistics("q") == Statistics(put=7 * number)
 
 
-def test_a_client_that_nobody_has_any_more_is_forgotten(monkeypatch):
+def test_a_client_without_references_is_forgotten(monkeypatch):
     written = []
     mine = Counters(written.append, Limits(flush_interval=0.001))
     mine.add("a", put=1)
