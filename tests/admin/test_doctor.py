@@ -16,7 +16,7 @@ pytest.importorskip("typer")
 
 from spark_queue import open_store
 from spark_queue.admin import doctor
-from spark_queue.cli import params as parse
+from spark_queue.cli import params
 from spark_queue.messages.message import pushes
 from tests.command_line import Run, program
 
@@ -24,7 +24,7 @@ from tests.command_line import Run, program
 @pytest.fixture(autouse=True)
 def healthy(monkeypatch):
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    monkeypatch.delenv(parse.URL_VARIABLE, raising=False)
+    monkeypatch.delenv(params.URL_VARIABLE, raising=False)
 
 
 def finding(what: str, *args: str):

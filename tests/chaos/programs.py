@@ -37,7 +37,7 @@ def drain(url, queue, folder, options):
     """A Spark query into Parquet, until what was ready at its start is through."""
     from pyspark.sql import SparkSession
 
-    from spark_queue.spark import drain as settle
+    from spark_queue.spark import drain as drain_query
 
     spark = (
         SparkSession.builder.master("local[2]")
@@ -59,7 +59,7 @@ def drain(url, queue, folder, options):
         .trigger(availableNow=True)
         .start()
     )
-    settle(query, url)
+    drain_query(query, url)
     spark.stop()
 
 

@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 
 from spark_queue import Queue, open_store
-from spark_queue.cli import deadletter
-from spark_queue.cli import output as show
-from spark_queue.cli import params as parse
+from spark_queue.cli import deadletter, output, params
 from spark_queue.messages.message import pushes
 from spark_queue.stores.conformance.limits import with_limits
 from spark_queue.stores.services.ledger import LEDGER_PREFIX, create_ledger, delete_sink, stage_of
@@ -34,7 +32,7 @@ def file(sqlite_url):
 
 @pytest.fixture(autouse=True)
 def surroundings(monkeypatch):
-    monkeypatch.delenv(parse.URL_VARIABLE, raising=False)
+    monkeypatch.delenv(params.URL_VARIABLE, raising=False)
 
 
 # --- commands, on every store ---------------------------------------------------------------------
@@ -210,10 +208,10 @@ def test_similar_names_are_suggested(file):
 
 
 def test_the_url_may_come_from_the_environment(file):
-    env = {parse.URL_VARIABLE: file}
+    env = {params.URL_VARIABLE: file}
     assert Run("reservations", env=env).out == Run("reservations", file).out
     assert Run("reservations", "departures", env=env).code == 0
-    assert Run("reservations", file, "departures", env={parse.URL_VARIABLE: "redis://nowhere"}).code == 0
+    assert Run("reservations", file, "departures", env={params.URL_VARIABLE: "redis://nowhere"}).code == 0
     assert len(Run("deadletter", "list", "--reason", "flight", "departures", "--json", env=env).json) == 3
     assert Run("deadletter", "list", "departures", "--reason", "sqlite:///x", "--json", env=env).json == []
     assert Run("release", "departures", "etl", "--yes", env=env).out == "1 message of departures released\n"
@@ -222,7 +220,7 @@ def test_the_url_may_come_from_the_environment(file):
 
 
 def test_a_release_asks(file, monkeypatch):
-    monkeypatch.setattr(show, "can_ask", lambda: True)
+    monkeypatch.setattr(output, "can_ask", lambda: True)
     no = Run("release", file, "departures", "etl", input="n\n")
     assert no.code == 1 and "Release 1 message of departures held under tag etl?" in no.err
     assert len(Run("reservations", file).rows) == 1

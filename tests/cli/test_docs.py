@@ -14,8 +14,7 @@ pytest.importorskip("typer")
 from typer.testing import CliRunner
 
 from spark_queue.admin import doctor
-from spark_queue.cli import app
-from spark_queue.cli import params as parse
+from spark_queue.cli import app, params
 from tests.command_line import Run, arguments
 from tests.pages import blocks, calls, plain
 
@@ -32,7 +31,7 @@ def same(text: str) -> str:
 
 def test_the_page_runs_as_it_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv(parse.URL_VARIABLE, raising=False)
+    monkeypatch.delenv(params.URL_VARIABLE, raising=False)
     start = f'spark-queue() {{ {" ".join(arguments())} "$@"; }}\n'
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     ran = 0
@@ -59,10 +58,10 @@ def test_the_page_runs_as_it_is_written(tmp_path, monkeypatch):
 
 def test_the_page_names_every_command_and_code():
     pages = PAGE + (ROOT / "docs" / "operations.md").read_text() + (ROOT / "docs" / "exchanges.md").read_text()
-    for names in (*parse.SECTIONS.values(), parse.RFQ_COMMANDS):
+    for names in (*params.SECTIONS.values(), params.RFQ_COMMANDS):
         for name in names:
             assert re.search(rf"spark-queue {name}\b|`{name}\b", pages), name
-    for code in re.findall(r"\b(\d+):", parse.EXIT_CODES):
+    for code in re.findall(r"\b(\d+):", params.EXIT_CODES):
         assert f"| {code} |" in PAGE
 
 

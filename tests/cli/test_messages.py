@@ -16,7 +16,7 @@ from spark_queue import Queue, cli
 from spark_queue.admin import queues as admin_queues
 from spark_queue.admin import sizes as admin_sizes
 from spark_queue.admin.common import STEP
-from spark_queue.cli import params as parse
+from spark_queue.cli import params
 from spark_queue.messages.message import pushes
 from spark_queue.stores.conformance.limits import with_limits
 from spark_queue.stores.conformance.waiting import wait_until
@@ -26,7 +26,7 @@ from tests.command_line import Run, announcing, arguments
 
 @pytest.fixture(autouse=True)
 def surroundings(monkeypatch):
-    monkeypatch.delenv(parse.URL_VARIABLE, raising=False)
+    monkeypatch.delenv(params.URL_VARIABLE, raising=False)
 
 
 def lines(text: str) -> list:

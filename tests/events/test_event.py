@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_queue.errors import GraphError, MessageError, OptionError
-from spark_queue.events import EventSettings, Executor, Executors, declared_in, executors_in, heartbeats_in
-from spark_queue.events import execution as events_run
+from spark_queue.events import EventSettings, Executor, Executors, declared_in, execution, executors_in, heartbeats_in
 from spark_queue.events.builtin import internal_executors
 from spark_queue.events.event import (
     BASE,
@@ -275,7 +274,7 @@ def test_a_function_that_takes_too_long_is_ended():
 
 
 def test_a_time_limit_holds_in_any_thread(monkeypatch):
-    monkeypatch.setattr(events_run, "THREAD_GRACE", 0.01)  # of executors, which have no settings
+    monkeypatch.setattr(execution, "THREAD_GRACE", 0.01)  # of executors, which have no settings
     reported, let = [], threading.Event()
 
     def spin():

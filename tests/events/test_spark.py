@@ -19,8 +19,7 @@ from pyspark.sql.types import StructType
 
 from spark_queue import Queue
 from spark_queue.errors import SchemaError
-from spark_queue.events import Events, Executor
-from spark_queue.events import spark_source as source
+from spark_queue.events import Events, Executor, spark_source
 from spark_queue.events.dataframes import as_messages, view
 from spark_queue.events.spark_query import ExecutorQuery
 from spark_queue.events.spark_source import EventStream
@@ -69,7 +68,7 @@ def ran(folder):
 
 @pytest.mark.parametrize("quick", [False, True])
 def test_events_are_reserved_ahead_while_batches_are_quick(sqlite_url, name, monkeypatch, quick):
-    monkeypatch.setattr(source, "QUICK", 60.0 if quick else 0.0)  # decided in Spark's reader
+    monkeypatch.setattr(spark_source, "QUICK", 60.0 if quick else 0.0)  # decided in Spark's reader
     with Queue(sqlite_url, name) as queue:
         queue.push_many([{"n": n} for n in range(40)])
     raw = {"url": sqlite_url, "queue": name, "numPartitions": "1", "maxRecordsPerTrigger": "10"}

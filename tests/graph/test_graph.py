@@ -285,9 +285,9 @@ def test_the_same_queue_in_two_namespaces_is_two_queues():
 
 
 def test_the_example_in_the_module_holds():
-    from spark_queue.graph import model as graph
+    from spark_queue.graph import model as graph_model
 
-    text = re.search(r"(    namespaces:.*?)\n\n", graph.__doc__, re.S)[1]
+    text = re.search(r"(    namespaces:.*?)\n\n", graph_model.__doc__, re.S)[1]
     assert list(parse_graph(text, "", lambda name: name).exchanges) == ["by_delay"]
 
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from spark_queue import open_store
-from spark_queue.cli import params as parse
+from spark_queue.cli import params
 from tests.command_line import Run, announcing
 from tests.interop.conftest import required
 from tests.interop.rfq import PYTHON, unavailable
@@ -29,7 +29,7 @@ def topic(redis_url, monkeypatch):
     parts = urlsplit(redis_url)
     monkeypatch.setenv("RFQ_REDIS_HOST", parts.hostname or "localhost")
     monkeypatch.setenv("RFQ_REDIS_PORT", str(parts.port or 6379))
-    monkeypatch.setenv(parse.URL_VARIABLE, "mongodb://nowhere/of-no-matter")
+    monkeypatch.setenv(params.URL_VARIABLE, "mongodb://nowhere/of-no-matter")
     name = f"t{uuid.uuid4().hex[:16]}"
     yield name
     with open_store(f"redis://{parts.hostname}:{parts.port or 6379}/0?layout=rfq") as store:

@@ -24,10 +24,7 @@ from spark_queue import FencedError
 from spark_queue.admin import common
 from spark_queue.errors import StoreUnavailable
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.spark.read import fetch as share
-from spark_queue.spark.read import lease_renewer as keeper
-from spark_queue.spark.read import opening, queue_input
-from spark_queue.spark.read import prefetch as ahead
+from spark_queue.spark.read import fetch, lease_renewer, opening, prefetch, queue_input
 from spark_queue.spark.read.abandoned import AbandonedEpochs
 from spark_queue.spark.read.batches import Batches
 from spark_queue.spark.read.consumer import Consumer
@@ -140,7 +137,7 @@ class Process:
         self._killed = self._fails = False
         self.in_task = False  # whether it is a task that reads
         self._go, self._stands = threading.Semaphore(0), threading.Semaphore(0)
-        share._bind_once.cache_clear()  # each process has workers of its own
+        fetch._bind_once.cache_clear()  # each process has workers of its own
         self._thread = threading.Thread(target=self._run, name="a query", daemon=True)
         self._thread.start()
         self._wait()
@@ -343,13 +340,13 @@ def points() -> Iterator[None]:
         before(Batches, "start", "plan", lambda _, batches, end: batches._started != batch_of_offset(end))
         before(Store, "renew", "hold")
         before(MultiInputPlanner, "_can_replay", "whole", lambda process, *_: process.several == "zip")
-        before(share, "bind", "bind")
+        before(fetch, "bind", "bind")
         before(Store, "_open_records", "read", lambda process, *_: process.in_task)  # and not as the batch is planned
         before(Store, "set_note", "decide", _decides)
         patch.setattr(Publisher, "_take", _take_of(Publisher._take))
         patch.setattr(Store, "publish", _publish_of(Store.publish))
         patch.setattr(Store, "note", _note_of(Store.note))
-        for module in (ahead, common, keeper, opening, queue_input, named, share):
+        for module in (prefetch, common, lease_renewer, opening, queue_input, named, fetch):
             patch.setattr(module, "open_store", clients.open)
         yield
     clients.end()

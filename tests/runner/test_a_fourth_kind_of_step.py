@@ -30,7 +30,7 @@ from spark_queue.graph.parts import (
 from spark_queue.graph.processor import Kind
 from spark_queue.graph.step import Outline, QueueReference, SingleSourceStep, Step
 from spark_queue.options.values import EXACTLY_ONCE
-from spark_queue.runner import graph as runner
+from spark_queue.runner import graph as runner_graph
 from spark_queue.runner.step import RunnableStep
 
 
@@ -195,7 +195,7 @@ def test_it_is_in_the_topology():
 # --- no other code knows the kinds ----------------------------------------------------------------
 
 #: What handles steps of any kind. The model knows only which fields it has.
-ANY_KIND = [validation, rendering, file_mistakes, runner]
+ANY_KIND = [validation, rendering, file_mistakes, runner_graph]
 
 #: Names of kinds in code, words for them as whole strings, and attributes that not every step has.
 CLASSES = {kind.__name__ for kind in step_classes(Graph).values()}

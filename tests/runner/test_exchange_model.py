@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 
 from spark_queue.graph.model import Changes, Destination, Exchange, Graph, Namespace, Place
 from spark_queue.runner import Env
-from spark_queue.runner import exchange as route
+from spark_queue.runner import exchange as runner_exchange
 from spark_queue.runner.exchange import ExchangeStep
 from spark_queue.runner.selector import SELECTOR_COLUMNS
 from tests.runner.test_exchange import ansi_mode
@@ -478,7 +478,7 @@ def observed(spark, exchange, name, max_hops, rows):
     facts = [(f"m{number}", "in", text, headers, None, tries) for number, (text, headers, tries) in enumerate(rows)]
     counts = Observation()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(route, "EXCHANGE_METRICS", counts)  # one object for the process
+        patch.setattr(runner_exchange, "EXCHANGE_METRICS", counts)  # one object for the process
         copies = step.copies(spark.createDataFrame(facts, SELECTOR_COLUMNS))
     found = copies.select(
         F.concat_ws("/", "ns", "queue"), "payload", "headers", F.col("delay") * 1000, "tries", F.unix_millis("mature")

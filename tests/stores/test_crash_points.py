@@ -28,16 +28,15 @@ import tenacity
 from spark_queue.messages.buckets import Buckets
 from spark_queue.messages.ids import new_ids
 from spark_queue.messages.message import messages, pushes
-from spark_queue.stores import STORES, open_store
-from spark_queue.stores import types as facts
+from spark_queue.stores import STORES, open_store, types
 from spark_queue.stores.base import Store
 from spark_queue.stores.conformance.limits import limits_of, with_limits
-from spark_queue.stores.mongodb import store as mongodb
+from spark_queue.stores.mongodb import store as mongodb_store
 from spark_queue.stores.redis.limits import RedisLimits
 from spark_queue.stores.redis.store import RedisStore, load_scripts
 from spark_queue.stores.services.log.log import Log, find_retained
 from spark_queue.stores.sqlite import file as sqlite_file
-from spark_queue.stores.sqlite import store as sqlite
+from spark_queue.stores.sqlite import store as sqlite_store
 from spark_queue.stores.support.bucket_split import compact
 from spark_queue.stores.types import DeadLetterInfo, Note, Sizes
 from tests import registered
@@ -191,8 +190,8 @@ def world(request, url_of, monkeypatch, set_limits):
         case "mongodb":
             monkeypatch.setattr(pymongo.common, "MIN_HEARTBEAT_INTERVAL", 0.005)  # of the driver
             if variant == "without transactions":
-                hello = mongodb.MongoStore._hello
-                monkeypatch.setattr(mongodb.MongoStore, "_hello", lambda self: (hello(self)[0], False))
+                hello = mongodb_store.MongoStore._hello
+                monkeypatch.setattr(mongodb_store.MongoStore, "_hello", lambda self: (hello(self)[0], False))
             opened = MongoWorld(url, plan)
         case server:
             pytest.fail(f"{scheme}: no World knows the requests of a {server} server; write one")
@@ -311,7 +310,7 @@ class Scene:
         """One about the queue, and others."""
         self.store.push(self.one, self.batch(0, 1))
         assert self.store.reserve(self.one, "d/1", 1, lease=HOUR) == [1]
-        self.notes = [self.note, facts.queue_note_key(self.one, "a"), facts.queue_note_key(self.one, "b")]
+        self.notes = [self.note, types.queue_note_key(self.one, "a"), types.queue_note_key(self.one, "b")]
         assert all(self.store.set_note(key, {"a": 1}, 0) for key in self.notes)
 
     # --- what became of them ----------------------------------------------------------------------
@@ -755,7 +754,7 @@ def test_a_log_is_trimmed_whatever_request_fails(world, name, way):
         assert logged(world.store, scene) in ([], list(range(9))), run.what
         one.trim(0)
         assert (one.positions, world.store.sizes(scene.one).total) == ((9, 9), 0), run.what
-        assert len(world.store.notes(facts.queue_note_key(scene.one, "log"))) <= 2, (
+        assert len(world.store.notes(types.queue_note_key(scene.one, "log"))) <= 2, (
             run.what
         )  # a page may have had no head yet
         world.store.push(scene.one, scene.batch(9))
@@ -772,7 +771,7 @@ def test_a_file_is_made_whatever_statement_fails(world, name, way, version, tmp_
         path = tmp_path / f"{at}.db"
         if version:
             with closing(sqlite3.connect(path)) as older:
-                older.executescript(f"PRAGMA journal_mode = WAL; {sqlite.SCHEMA[0]}; PRAGMA user_version = 1")
+                older.executescript(f"PRAGMA journal_mode = WAL; {sqlite_store.SCHEMA[0]}; PRAGMA user_version = 1")
         world.victims = f"sqlite:///{path}"
         batch = pushes([1, 2, 3])
         struck, _ = world.disturbed(at, way, lambda store, batch: store.push("q", batch), batch)

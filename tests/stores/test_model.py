@@ -20,9 +20,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from spark_queue.messages.buckets import Record
 from spark_queue.messages.message import messages, pushes
 from spark_queue.messages.times import MAX_TIME_MS
-from spark_queue.stores import STORES, open_store
-from spark_queue.stores import types as facts
-from spark_queue.stores.mongodb import store as mongodb
+from spark_queue.stores import STORES, open_store, types
+from spark_queue.stores.mongodb import store as mongodb_store
 from spark_queue.stores.types import Commit, Condition, DeadLetterInfo, HandOut, Rollback, unseen_tag
 from tests.stores.model import SMALLEST_PARTITION, Item, Model, Order, known
 
@@ -97,7 +96,7 @@ class Machine(RuleBasedStateMachine):
 
     def key(self, name):
         """The key of a note: about a queue, or another one."""
-        return facts.queue_note_key(self.named(name), "note") if name in QUEUES else self.staging(name)
+        return types.queue_note_key(self.named(name), "note") if name in QUEUES else self.staging(name)
 
     def begin(self, client):
         """The client of an operation that begins now."""
@@ -490,7 +489,7 @@ def test_every_sequence_of_operations_does_what_the_contract_says(scheme, any_ur
 
 @pytest.mark.full
 def test_every_sequence_does_so_on_a_server_without_transactions(mongodb_url, small_steps, monkeypatch):
-    hello = mongodb.MongoStore._hello
-    monkeypatch.setattr(mongodb.MongoStore, "_hello", lambda self: (hello(self)[0], False))
+    hello = mongodb_store.MongoStore._hello
+    monkeypatch.setattr(mongodb_store.MongoStore, "_hello", lambda self: (hello(self)[0], False))
     order, _ = ORDERS["mongodb"]
     explore(mongodb_url, order, FEW)

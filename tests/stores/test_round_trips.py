@@ -14,7 +14,7 @@ from spark_queue.admin import sizes as admin_sizes
 from spark_queue.messages.message import pushes
 from spark_queue.rest.looks.queue_metrics import queue_statuses
 from spark_queue.stores.conformance.limits import with_limits
-from spark_queue.stores.mongodb import store as mongodb
+from spark_queue.stores.mongodb import store as mongodb_store
 from spark_queue.stores.redis.store import RedisStore
 
 
@@ -47,7 +47,7 @@ def filled(store, number, ending=""):
 @with_limits(queues_per_count=5)
 def test_mongodb_gets_three_commands_for_each_chunk(mongodb_url, monkeypatch):
     listener = Commands()
-    monkeypatch.setitem(mongodb.DEFAULTS, "event_listeners", [listener])
+    monkeypatch.setitem(mongodb_store.DEFAULTS, "event_listeners", [listener])
     with open_store(mongodb_url) as store:
         names = filled(store, 12)
         try:
@@ -70,7 +70,7 @@ def test_mongodb_gets_three_commands_for_each_chunk(mongodb_url, monkeypatch):
 
 def test_no_request_to_mongodb_has_more_stages_than_it_takes(mongodb_url, monkeypatch):
     listener = Commands()
-    monkeypatch.setitem(mongodb.DEFAULTS, "event_listeners", [listener])
+    monkeypatch.setitem(mongodb_store.DEFAULTS, "event_listeners", [listener])
     url = f"{mongodb_url}{'&' if '?' in mongodb_url else '?'}layout=pl-mongo&pipeline=p{uuid.uuid4().hex[:12]}"
     with open_store(url) as store:
         names = filled(store, 101)

@@ -17,9 +17,8 @@ import pytest
 from spark_queue import CheckpointError, FencedError, Queue, StoreError, open_store
 from spark_queue.messages.message import messages
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.spark.read import backlog, batches
-from spark_queue.spark.read import lease_renewer as keeper
-from spark_queue.spark.read import prefetch as ahead
+from spark_queue.spark.read import backlog, batches, lease_renewer
+from spark_queue.spark.read import prefetch as read_prefetch
 from spark_queue.spark.read.consumer import Consumer
 from spark_queue.spark.read.offsets import Offset, commit_offset
 from spark_queue.spark.read.prefetch import Prefetcher
@@ -101,7 +100,7 @@ def renewing(set_limits, monkeypatch):
     set_limits(heartbeat=0.05)
 
     def make(options, *rest):
-        made = keeper.LeaseRenewer(options, *rest)
+        made = lease_renewer.LeaseRenewer(options, *rest)
         assert made._interval == (options.reserve_timeout or batches.UNSTARTED_LEASE) / 3000
         made._interval = 0.05
         return made
@@ -525,7 +524,7 @@ def test_a_process_that_ends_gives_back_what_it_has_reserved_ahead(any_url, name
 def test_a_process_that_ends_while_it_reserves_ahead_waits_for_that(sqlite_url, name, consumers, monkeypatch):
     with Queue(sqlite_url, name) as queue:
         queue.push_many(list(range(20)))
-    monkeypatch.setattr(ahead, "RELEASE_TIMEOUT", 60)  # at the end of Spark's reader
+    monkeypatch.setattr(read_prefetch, "RELEASE_TIMEOUT", 60)  # at the end of Spark's reader
     consumer = consumers(sqlite_url, name, delivery="exactly-once")
     offset = consumer.next(consumer.initial, 10, prefetch=10)
     waits, claim = threading.Event(), type(consumer.store)._claim

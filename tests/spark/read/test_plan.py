@@ -9,7 +9,7 @@ import pytest
 
 from spark_queue import CheckpointError, FencedError, Queue, open_store
 from spark_queue.messages.message import messages
-from spark_queue.spark.read import lease_renewer as keeper
+from spark_queue.spark.read import lease_renewer
 from spark_queue.stores.conformance.waiting import wait_until
 from spark_queue.stores.services.owner import OWNER_NOTE, consumers, revoke
 from spark_queue.stores.types import queue_note_key
@@ -212,7 +212,7 @@ def test_a_batch_that_takes_ten_times_its_lease_is_delivered_once(any_url, name,
     seen, others = [], []
     passed = SimpleNamespace(seconds=0.0)
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + passed.seconds)
-    monkeypatch.setattr(keeper, "time", clock)  # of the thread that renews leases
+    monkeypatch.setattr(lease_renewer, "time", clock)  # of the thread that renews leases
 
     def slow(batch):
         seen.extend(numbers(batch))

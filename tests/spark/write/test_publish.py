@@ -20,7 +20,7 @@ from spark_queue import (
     open_store,
 )
 from spark_queue.admin.sinks import RecoveredSink, recover
-from spark_queue.spark import encode as spark_rows
+from spark_queue.spark import encode
 from spark_queue.stores.base import Store
 from spark_queue.stores.conformance.waiting import wait_until
 from spark_queue.stores.services.ledger import Ledger, delete_sink, inherit_ledger, ledger_of, set_ledger
@@ -45,8 +45,8 @@ pytestmark = pytest.mark.every_store
 @pytest.fixture
 def at_once(monkeypatch):
     """Let tasks stage each batch when the next one comes, none together; a row is a batch."""
-    monkeypatch.setattr(spark_rows, "COALESCED_ROWS", 1)  # of a Spark task
-    monkeypatch.setattr(spark_rows, "ROWS_PER_BATCH", 1)  # of a Spark task
+    monkeypatch.setattr(encode, "COALESCED_ROWS", 1)  # of a Spark task
+    monkeypatch.setattr(encode, "ROWS_PER_BATCH", 1)  # of a Spark task
 
 
 def pieces(values, count):

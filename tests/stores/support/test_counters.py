@@ -16,8 +16,7 @@ import pytest
 from spark_queue.errors import AccessDenied, StoreError, StoreUnavailable
 from spark_queue.stores.conformance.waiting import wait_until
 from spark_queue.stores.limits import Limits
-from spark_queue.stores.support import counters
-from spark_queue.stores.support import pause as pauses
+from spark_queue.stores.support import counters, pause
 from spark_queue.stores.support.counters import Counters, Statistics
 from spark_queue.stores.support.pause import PauseCache
 from tests.stores.clock import Clock
@@ -180,7 +179,7 @@ def test_a_client_without_references_is_forgotten(monkeypatch):
 
 
 def test_a_flag_is_asked_for_when_what_is_known_is_too_old(monkeypatch):
-    clock, asked, flag = Clock(monkeypatch, pauses), [], [True]
+    clock, asked, flag = Clock(monkeypatch, pause), [], [True]
     mine = PauseCache(lambda queue: asked.append(queue) or flag[0], Limits())
     assert [mine.is_paused("q", 0.05) for _ in range(5)] == [True] * 5
     assert asked == ["q"]
