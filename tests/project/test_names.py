@@ -18,9 +18,10 @@ def odd_aliases(source: str) -> Iterator[str]:
     An alias may have more words, so that two modules of one name differ: `sqlite_store`.
     """
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("spark_queue"):
+        package = (node.module or "") if isinstance(node, ast.ImportFrom) else ""
+        if isinstance(node, ast.ImportFrom) and package.startswith("spark_queue"):
             for one in node.names:
-                is_module = (ROOT / node.module.replace(".", "/") / f"{one.name}.py").exists()
+                is_module = (ROOT / package.replace(".", "/") / f"{one.name}.py").exists()
                 if one.asname and is_module and not f"_{one.asname}".endswith(f"_{one.name}"):
                     yield f"{one.name} as {one.asname}"
 
