@@ -1,4 +1,4 @@
-"""What operators do, as functions, on every store: reservations, dead letters, sinks."""
+"""Operations of operators: reservations, dead letters and logs."""
 
 from __future__ import annotations
 
@@ -29,36 +29,19 @@ from spark_queue import (
     set_ledger,
     trim,
 )
-from spark_queue.admin import RecoveredSink, Sink, doctor, suggest
+from spark_queue.admin import doctor, suggest
 from spark_queue.admin import sizes as admin_sizes
 from spark_queue.admin.consume import commit, harvest, rollback
 from spark_queue.admin.queues import purge
-from spark_queue.admin.sinks import find_stale_sinks
 from spark_queue.messages.message import messages, pushes
 from spark_queue.stores.conformance.limits import limits_of
 from spark_queue.stores.services.existence import check_exists
-from spark_queue.stores.services.ledger import (
-    LEDGER_PREFIX,
-    ONE_WRITE_PREFIX,
-    Ledger,
-    create_ledger,
-    delete_sink,
-    ledger_of,
-    stage_of,
-)
 from spark_queue.stores.services.log.log import Log
 from spark_queue.stores.services.owner import OWNER_NOTE
 from spark_queue.stores.services.ownership import Ownership
-from spark_queue.stores.sqlite.store import SqliteStore
-from spark_queue.stores.types import Note, queue_note_key
+from spark_queue.stores.types import queue_note_key
 
 LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-@pytest.fixture
-def sink(store, name):
-    yield name
-    delete_sink(store, name)
 
 
 @pytest.fixture
@@ -214,9 +197,6 @@ def test_a_consumer_noted_by_a_newer_version(store, name, url):
         store.set_note(queue_note_key(name, OWNER_NOTE, "etl/a"), None, 1)
 
 
-# --- dead letters ---------------------------------------------------------------------------------
-
-
 def bury(store, queue, payload, died=None, error=None, *, dead=None, id=None, **facts):
     """Push a dead letter that died at some moment."""
     facts = {"x-dl-from-queue": queue, "x-error": error, "h": "1"} | facts
@@ -226,6 +206,9 @@ def bury(store, queue, payload, died=None, error=None, *, dead=None, id=None, **
     batch = pushes([payload], headers=headers, ids=[id] if id else None)
     store.push(dead or f"{queue}.dead", batch)
     return batch.column("id")[0].as_py()
+
+
+# --- dead letters ---------------------------------------------------------------------------------
 
 
 def test_dead_letters_have_the_facts_of_their_death(url, store, name):
@@ -420,147 +403,6 @@ def test_a_redrive_keeps_to_its_rate(sqlite_url, monkeypatch, rate, steps):
     assert slept == pytest.approx([max(1, 1 / rate) - 0.1] * (len(steps) - 1))
 
 
-# --- sinks ----------------------------------------------------------------------------------------
-
-
-def stage(store, queue, sink, batch, rows, attempt="a"):
-    name = stage_of(sink, batch, attempt)
-    store.stage(queue, name, pushes(list(range(rows))))
-    return name
-
-
-def decide(store, sink, batch, *stages, v=1):
-    """What a sink writes at the moment from which the batch counts as written."""
-    note = store.note(LEDGER_PREFIX + sink) or Note({}, 0)
-    assert store.set_note(LEDGER_PREFIX + sink, {"v": v, "batch": batch, "stages": list(stages)}, note.version)
-
-
-def seen(url, sink):
-    return next((one for one in ledgers(url) if one.sink == sink), None)
-
-
-def test_a_half_published_batch_is_seen_and_finished(url, store, name, sink):
-    assert seen(url, sink) is None
-    winners = [stage(store, name, sink, 3, 5, "a"), stage(store, f"{name}.other", sink, 3, 4, "b")]
-    loser = stage(store, name, sink, 3, 7, "c")
-    stage(store, name, sink, 4, 9)
-    assert seen(url, sink) == Sink(sink, None, {3: 16, 4: 9}, 0)
-    decide(store, sink, 3, *winners)
-    store.publish(winners[:1])  # and then it died
-    assert seen(url, sink) == Sink(sink, 3, {3: 11, 4: 9}, 4)
-    assert recover(url, sink) == RecoveredSink(published=4, dropped=16)
-    assert seen(url, sink) == Sink(sink, 3, {}, 0)
-    assert (store.sizes(name).ready, store.sizes(f"{name}.other").ready) == (5, 4)
-    assert store.staged(loser) == []
-    assert recover(url, sink) == RecoveredSink(0, 0), "it may be repeated"
-
-
-def test_what_was_merely_staged_is_dropped(url, store, name, sink):
-    stage(store, name, sink, 0, 5)
-    assert recover(url, sink) == RecoveredSink(published=0, dropped=5)
-    assert store.sizes(name).total == 0
-    with pytest.raises(OptionError, match=r"sink .* does not exist"):
-        recover(url, sink)
-
-
-def test_a_sink_that_does_not_exist(url, store, name, sink):
-    stage(store, name, sink, 0, 5)
-    with pytest.raises(OptionError, match=f"sink '{sink}x' does not exist.*did you mean .*'{sink}'"):
-        recover(url, f"{sink}x")
-    for wrong in ("", "a/b", "a b"):
-        with pytest.raises(OptionError):
-            recover(url, wrong)
-        with pytest.raises(OptionError):
-            set_ledger(url, wrong, 1)
-    assert seen(url, sink).staged == {0: 5}
-
-
-def test_a_sink_that_is_at_work_is_left_alone(sqlite_url, monkeypatch):
-    with open_store(sqlite_url) as store:
-        first, second = stage(store, "q", "s", 0, 1), stage(store, "q", "s", 1, 1)
-        decide(store, "s", 0, first)
-        real = SqliteStore._publish
-
-        def publish(self, stages):
-            decide(store, "s", 1, second)
-            return real(self, stages)
-
-        monkeypatch.setattr(SqliteStore, "_publish", publish)
-        with pytest.raises(FencedError, match="is running: its ledger changed"):
-            recover(sqlite_url, "s")
-        assert [one.stage for one in store.staged("s")] == [second]
-
-
-def test_a_ledger_is_set_manually(url, store, name, sink):
-    assert set_ledger(url, sink, 7) is None
-    assert set_ledger(url, sink, 9) == 7
-    assert ledger_of(store, sink) == Ledger(sink, 9)
-    with pytest.raises(OptionError, match="batch must be 0 or more"):
-        set_ledger(url, sink, -1)
-    stage(store, name, sink, 10, 2)
-    assert set_ledger(url, sink, 9) == 9, "what is merely staged is no hindrance"
-    decide(store, sink, 10, stage_of(sink, 10, "a"))
-    with pytest.raises(UsageError, match=rf"published a part of batch 10.*recover URL {sink}"):
-        set_ledger(url, sink, 11)
-    assert recover(url, sink) == RecoveredSink(2, 0)
-    assert set_ledger(url, sink, 11) == 10
-
-
-def test_a_ledger_is_forgotten_once_nothing_is_staged(url, store, name, sink):
-    decide(store, sink, 10, stage(store, name, sink, 10, 2))
-    with pytest.raises(UsageError, match=rf"has staged rows.*ledger recover URL {sink}"):
-        forget_ledger(url, sink)
-    assert recover(url, sink) == RecoveredSink(2, 0)
-    assert forget_ledger(url, sink) == 10
-    assert ledger_of(store, sink) is None
-    assert store.sizes(name).ready == 2
-    with pytest.raises(OptionError, match=f"sink '{sink}' does not exist"):
-        forget_ledger(url, sink)
-
-
-def test_staged_rows_of_a_killed_write_are_found(url, store, name):
-    """Those of a query are found once it was idle for an hour: until then it may be running."""
-    sink, query = f"{ONE_WRITE_PREFIX}{name}", f"{name}-query"
-    for one in (sink, query):
-        create_ledger(store, one)
-        stage(store, name, one, 0, 5)
-    found = {one.sink: idle for one, idle in find_stale_sinks(store) if name in one.sink}
-    assert found.keys() == {sink}
-    idle = found[sink]
-    assert idle is not None
-    assert 0 <= idle < 3_600_000
-    (finding,) = [one for one in doctor.examine(url) if sink in one.told]
-    assert (finding.what, finding.state) == ("staged", "worry")
-    assert f"{sink} has 5 staged rows" in finding.told
-    assert f"spark-queue ledger recover URL {sink}" in finding.todo
-    recover(url, sink)
-    assert not [one for one in doctor.examine(url) if sink in one.told]
-
-
-def test_stages_that_no_sink_has_made_are_left_out(sqlite_url):
-    with open_store(sqlite_url) as store:
-        for name in ("mine", "mine/x", "mine/x/y", "mine/1/a/b"):
-            store.stage("q", name, pushes([1]))
-    assert ledgers(sqlite_url) == []
-
-
-def test_a_ledger_of_a_newer_version(sqlite_url):
-    with open_store(sqlite_url) as store:
-        stage(store, "q", "s", 0, 1)
-        decide(store, "s", 0, stage_of("s", 0, "a"), v=2)
-    for call in (
-        lambda: ledgers(sqlite_url),
-        lambda: recover(sqlite_url, "s"),
-        lambda: set_ledger(sqlite_url, "s", 1),
-    ):
-        with pytest.raises(StoreError, match="version 2, this version of spark_queue reads 1: upgrade"):
-            call()
-    with open_store(sqlite_url) as store:
-        assert len(store.staged("s")) == 1
-
-
-# --- the URL --------------------------------------------------------------------------------------
-
 CALLS = [
     lambda url: reservations(url),
     lambda url: release(url, "q", "c"),
@@ -571,6 +413,8 @@ CALLS = [
     lambda url: set_ledger(url, "s", 1),
     lambda url: forget_ledger(url, "s"),
 ]
+
+# --- the URL --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("call", CALLS)

@@ -304,14 +304,14 @@ BUGS: dict[str, Bug] = {
         "spark/read/batches.py",
         "        self.lease_renewer.forget(tag)\n        self.busy = False\n",
         "        self.lease_renewer.forget(tag)\n        self._store.commit(self.queue, self.tag_after(end))\n",
-        "tests/spark/read/test_consumer.py::test_after_a_full_batch_the_next_one_is_reserved_ahead",
+        "tests/spark/read/test_prefetch.py::test_after_a_full_batch_the_next_one_is_reserved_ahead",
         worlds=True,
     ),
     "a new epoch at each start": Bug(
         "spark/read/consumer.py",
         "        self.commit(start)\n",
         "        start = {**start, 'consumer': self.initial['consumer']}\n        self.commit(start)\n",
-        "tests/spark/read/test_consumer.py::test_what_a_killed_process_had_reserved_ahead_is_the_next_batch",
+        "tests/spark/read/test_prefetch.py::test_what_a_killed_process_had_reserved_ahead_is_the_next_batch",
         worlds=True,
     ),
     "an older checkpoint goes on": Bug(
@@ -321,7 +321,7 @@ BUGS: dict[str, Bug] = {
         "                self._check_follows(batch, standing, noted)\n"
         "            return standing\n",
         "            return replace(standing, started=batch if batch.by else standing.started)\n",
-        "tests/spark/read/test_consumer.py::test_an_older_checkpoint_is_refused_before_anything_changes",
+        "tests/spark/read/test_older_checkpoints.py::test_an_older_checkpoint_is_refused_before_anything_changes",
         worlds=True,
     ),
     "a batch that the database never reserved goes on": Bug(
@@ -334,13 +334,13 @@ BUGS: dict[str, Bug] = {
         "stores/services/ownership.py",
         "        if started != batch:\n",
         "        if started is not None and started.seq > batch.seq:\n",
-        "tests/spark/read/test_consumer.py::test_a_database_that_is_older_than_the_checkpoint_is_an_error",
+        "tests/spark/read/test_older_checkpoints.py::test_a_database_that_is_older_than_the_checkpoint_is_an_error",
     ),
     "all processes have one number": Bug(
         "stores/services/ownership.py",
         "                self.number, self.deaths = standing.number + 1, ",
         "                self.number, self.deaths = 1, ",
-        "tests/spark/read/test_consumer.py::test_a_driver_that_stands_still_loses_nothing",
+        "tests/spark/read/test_older_checkpoints.py::test_a_driver_that_stands_still_loses_nothing",
         worlds=True,
     ),
     "a batch has any bytes": Bug(
@@ -401,7 +401,7 @@ BUGS: dict[str, Bug] = {
         "spark/read/batches.py",
         "        return self._options.reserve_timeout or UNSTARTED_LEASE\n",
         "        return self._options.reserve_timeout\n",
-        "tests/spark/read/test_consumer.py::test_until_it_is_started_a_batch_has_a_lease_that_ends",
+        "tests/spark/read/test_started.py::test_until_it_is_started_a_batch_has_a_lease_that_ends",
     ),
     "a batch is held before it is started": Bug(
         "spark/read/consumer.py",
@@ -413,7 +413,7 @@ BUGS: dict[str, Bug] = {
         "spark/read/leftovers.py",
         "failed=False, include_endless=False):\n",
         "failed=False):\n",
-        "tests/spark/read/test_consumer.py::test_a_late_release_leaves_what_another_process_has_started",
+        "tests/spark/read/test_started.py::test_a_late_release_leaves_what_another_process_has_started",
         worlds=True,
     ),
     "an abandoned epoch keeps what it has reserved": Bug(
@@ -458,7 +458,7 @@ BUGS: dict[str, Bug] = {
         "stores/redis/lua/common.lua",
         "      holds = score and (score == first or score == second)\n",
         "      holds = score\n",
-        "tests/stores/redis/test_redis.py::test_what_others_took_all_at_once_is_lost",
+        "tests/stores/redis/test_steps.py::test_what_others_took_all_at_once_is_lost",
     ),
     "SQLite sorts by id": Bug(
         "stores/sqlite/store.py",
@@ -543,7 +543,7 @@ BUGS: dict[str, Bug] = {
         "stores/base.py",
         "            failed = [error]\n",
         "            raise error\n            failed = [error]\n",
-        "tests/stores/redis/test_redis.py::test_operations_survive_a_server_that_is_killed_and_comes_back",
+        "tests/stores/redis/test_server.py::test_operations_survive_a_server_that_is_killed_and_comes_back",
     ),
     "an exchange forgets a destination": Bug(
         "runner/exchange.py",
@@ -567,7 +567,7 @@ BUGS: dict[str, Bug] = {
         "stores/redis/failures.py",
         "    redis.exceptions.TryAgainError,\n",
         "    redis.exceptions.TryAgainError,\n    redis.exceptions.OutOfMemoryError,\n",
-        "tests/stores/redis/test_redis.py::test_a_full_server_refuses_messages_and_lets_them_be_drained",
+        "tests/stores/redis/test_server.py::test_a_full_server_refuses_messages_and_lets_them_be_drained",
     ),
     "connections are kept after a failover": Bug(
         "stores/redis/store.py",

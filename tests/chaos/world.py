@@ -184,7 +184,7 @@ class World:
             if self.kind.cluster:
                 self.cluster = Cluster(folder / "cluster")
             self._populate()
-        except BaseException:
+        except BaseException:  # nothing may return into the tests
             self.close()
             raise
 

@@ -11,6 +11,7 @@ import pytest
 
 from spark_queue import Queue, open_store
 from spark_queue.options.url import StoreUrl
+from tests.interop import rfq as rfq_client
 from tests.interop.keuss import Keuss, unavailable
 
 #: Where each backend keeps its messages, and what keuss itself can do there: `hold` them, for `later`, by an `id`.
@@ -90,3 +91,17 @@ def buckets(url_of):
     """The same on the backend that has many messages in one record."""
     with sharing("bucket-mongo-safe", url_of) as found:
         yield found
+
+
+pytestmark = [pytest.mark.interop, pytest.mark.full]  # test_smoke.py is what `make test` runs of it
+
+
+@pytest.fixture
+def topic(redis_url):
+    with rfq_client.sharing(redis_url) as topic:
+        yield topic
+
+
+@pytest.fixture
+def rfq(topic):
+    return topic.rfq()

@@ -36,7 +36,7 @@ class Driver:
         self._child = subprocess.Popen(self._command, cwd=self._cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         try:
             self.begin()
-        except BaseException:
+        except BaseException:  # nothing may return into the tests
             self._end()
             raise
         return self

@@ -19,9 +19,7 @@ from spark_queue.spark.read.offsets import batch_of_tag, input_offsets
 from spark_queue.stores.conformance.waiting import end_lease
 from spark_queue.stores.services.owner import OWNER_NOTE, Batch, ConsumerState, Owner, load_consumer_state
 from spark_queue.stores.types import queue_note_key
-from tests.spark.read.test_inputs import same, small, world
-
-__all__ = ["small", "world"]
+from tests.spark.read.inputs import same
 
 LEAST, EXACTLY = "at-least-once", "exactly-once"
 

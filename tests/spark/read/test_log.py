@@ -17,7 +17,7 @@ from spark_queue.spark.read.log_reader import LogReader
 from spark_queue.stores.conformance.waiting import wait_until
 from spark_queue.stores.services.log.log import Log
 from spark_queue.stores.services.log.segments import LogPosition, LogRange
-from tests.spark.read.test_consumer import DROPPED
+from tests.spark.read.consumers import DROPPED
 from tests.spark.read.test_stream import stopped
 from tests.spark_session import SPARK
 

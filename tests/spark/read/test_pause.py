@@ -10,46 +10,14 @@ import time
 import pytest
 
 from spark_queue import Queue, Statistics, open_store
-from spark_queue.stores import store_class
 from spark_queue.stores.conformance.limits import with_limits
 from spark_queue.stores.conformance.waiting import wait_until
 from spark_queue.stores.limits import Limits
-from spark_queue.stores.services import signals
-from tests.spark.read.test_consumer import consumers, fetched, taken_over  # noqa: F401
+from tests.spark.read.consumers import fetched, taken_over
 from tests.spark_session import SPARK
 
 #: Whether the progress of a query has the sizes of its queue: Spark 4.0 and 4.1 do not ask.
 REPORTS_SIZES = SPARK >= (4, 2)
-
-
-@pytest.fixture
-def by_signals(any_url, set_limits):
-    """Make clients of the store wait for signals only. They listen before they check.
-
-    A signal of a file does not say that a queue was resumed: there, clients still poll for that.
-    """
-    set_limits(poll_interval_ms=3_600_000, listen_timeout=60)
-    if issubclass(store_class(any_url), signals.SignallingStore):
-        set_limits(pause_cache=3_600)
-
-
-@pytest.fixture
-def listening(any_url, monkeypatch):
-    """Return a function that waits until a client of the store has found nothing, and sleeps."""
-    of, begun = store_class(any_url), threading.Event()
-    listen = of._wait_signal
-
-    def spy(*arguments):
-        begun.set()
-        listen(*arguments)
-
-    monkeypatch.setattr(of, "_wait_signal", spy)
-
-    def wait():
-        assert begun.wait(60)
-        begun.clear()
-
-    return wait
 
 
 def pauses_in(caplog):
@@ -59,7 +27,7 @@ def pauses_in(caplog):
 # --- what the reader process does -----------------------------------------------------------------
 
 
-def test_a_consumer_takes_nothing_from_a_paused_queue_and_says_so_once(any_url, name, consumers, caplog):  # noqa: F811
+def test_a_consumer_takes_nothing_from_a_paused_queue_and_says_so_once(any_url, name, consumers, caplog):
     consumer = consumers(any_url, name)
     with Queue(any_url, name) as queue, caplog.at_level(logging.WARNING):
         queue.push_many([1, 2, 3])
@@ -79,7 +47,7 @@ def test_a_consumer_takes_nothing_from_a_paused_queue_and_says_so_once(any_url, 
         assert consumer.backlog()["paused"] is False
 
 
-def test_a_restarted_consumer_replays_its_batch_though_the_queue_is_paused(any_url, name, consumers):  # noqa: F811
+def test_a_restarted_consumer_replays_its_batch_though_the_queue_is_paused(any_url, name, consumers):
     with Queue(any_url, name) as queue:
         queue.push_many([1, 2, 3])
         start = consumers(any_url, name).initial
@@ -95,7 +63,7 @@ def test_a_restarted_consumer_replays_its_batch_though_the_queue_is_paused(any_u
         assert queue.sizes().total == 1, "the batch is committed"
 
 
-def test_a_run_until_now_ends_on_a_paused_queue_and_warns(any_url, name, consumers, caplog):  # noqa: F811
+def test_a_run_until_now_ends_on_a_paused_queue_and_warns(any_url, name, consumers, caplog):
     consumer = consumers(any_url, name, waitTimeout="1h")
     with Queue(any_url, name) as queue, caplog.at_level(logging.WARNING):
         queue.push(1)
@@ -108,7 +76,7 @@ def test_a_run_until_now_ends_on_a_paused_queue_and_warns(any_url, name, consume
 def test_a_resume_and_a_push_wake_an_idle_consumer_by_their_signals_alone(
     any_url,
     name,
-    consumers,  # noqa: F811
+    consumers,
     by_signals,
     listening,
 ):
@@ -134,7 +102,7 @@ def test_a_resume_and_a_push_wake_an_idle_consumer_by_their_signals_alone(
 
 
 @with_limits(flush_interval=3_600)
-def test_the_counts_of_a_batch_are_written_with_its_commit(any_url, name, consumers):  # noqa: F811
+def test_the_counts_of_a_batch_are_written_with_its_commit(any_url, name, consumers):
     """Spark ends the process by a signal, at once after the last commit."""
     consumer = consumers(any_url, name)
     with Queue(any_url, name) as queue:

@@ -9,9 +9,8 @@ import pytest
 from spark_queue.messages.message import messages, pushes
 from tests import odd, registered
 from tests.stores.crash import Way
-from tests.stores.test_crash_points import BOTH, cases, world
-
-__all__ = ["world"]
+from tests.stores.crash_worlds import BOTH
+from tests.stores.test_crash_points import cases
 
 
 def fetched(store, queues):
