@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from contextlib import ExitStack, contextmanager
 from urllib.parse import urlsplit
@@ -12,6 +11,7 @@ import pytest
 from spark_queue import Queue, open_store
 from spark_queue.options.url import StoreUrl
 from tests.interop import rfq as rfq_client
+from tests.interop.driver import required
 from tests.interop.keuss import Keuss, unavailable
 
 #: Where each backend keeps its messages, and what keuss itself can do there: `hold` them, for `later`, by an `id`.
@@ -47,14 +47,6 @@ class Shared:
     def holds_are_counted(self):
         """Whether keuss itself knows what is reserved, and counts the try when it reserves."""
         return self.scheme == "mongodb"
-
-
-def required(reason):
-    """Skip where something cannot run, for that reason; fail in CI."""
-    if reason and os.environ.get("CI"):
-        pytest.fail(reason)
-    if reason:
-        pytest.skip(reason)
 
 
 @contextmanager

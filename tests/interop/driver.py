@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import select
 import subprocess
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+import pytest
 
 FOLDER = Path(__file__).parent
 NODE = FOLDER / "keuss_driver"
@@ -90,3 +93,11 @@ class Driver:
             self.kill()
         finally:
             self._child.stdout.close()
+
+
+def required(reason):
+    """Skip where something cannot run, for that reason; fail in CI."""
+    if reason and os.environ.get("CI"):
+        pytest.fail(reason)
+    if reason:
+        pytest.skip(reason)

@@ -13,8 +13,7 @@ import redis
 from spark_queue import Queue, open_store
 from spark_queue.options.url import StoreUrl
 from spark_queue.stores.redis.lists import RfqStore
-from tests.interop.conftest import required
-from tests.interop.driver import NODE, PATIENCE, Driver
+from tests.interop.driver import NODE, PATIENCE, Driver, required
 
 PYTHON = Path(__file__).parents[2] / ".venv-peers-rfq" / "bin" / "python"
 

@@ -14,7 +14,7 @@ import pytest
 from spark_queue import open_store
 from spark_queue.cli import params
 from tests.command_line import Run, announcing
-from tests.interop.conftest import required
+from tests.interop.driver import required
 from tests.interop.rfq import PYTHON, unavailable
 
 RFQ = PYTHON.with_name("rfq")

@@ -11,8 +11,6 @@ from spark_queue.spark.read.fetch import fetch_zipped
 from spark_queue.spark.read.multi_input import MultiInputPlanner
 from spark_queue.spark.schema import read_schema
 from spark_queue.stores.services.owner import revoke
-from tests.spark.read.test_consumer import DROPPED, brisk, renewed, renewing  # noqa: F401
-from tests.spark.read.test_pause import by_signals, listening  # noqa: F401
 
 
 class World:
