@@ -15,7 +15,7 @@ from spark_queue.options.queue_options import QueueOptions
 from spark_queue.options.url import StoreUrl
 from spark_queue.options.values import BUCKET, SINGLE
 from spark_queue.stores.base import Store
-from spark_queue.stores.limits import Limits
+from spark_queue.stores.limits import StoreLimits
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,9 @@ def _import_store(path: str, scheme: str, extra: str) -> type[Store]:
     return found
 
 
-def open_store(url: str, *, retry_timeout: int = 5_000, create: bool = True, limits: Limits | None = None) -> Store:
+def open_store(
+    url: str, *, retry_timeout: int = 5_000, create: bool = True, limits: StoreLimits | None = None
+) -> Store:
     """Return the store behind a URL.
 
     It connects at its first operation, so this does no I/O. Close it, or use `with`.

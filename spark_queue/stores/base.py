@@ -70,7 +70,7 @@ from spark_queue.messages.schema import HISTORY, HISTORY_FIELDS, MESSAGES
 from spark_queue.messages.times import MAX_TIME_MS
 from spark_queue.options.masking import mask, scheme_of
 from spark_queue.options.queue_names import MAX_QUEUE_BYTES, dead_letter_queue, source_queue
-from spark_queue.stores.limits import Limits
+from spark_queue.stores.limits import StoreLimits
 from spark_queue.stores.spans import WHOLE, Sample, Span, cut_spans, sample_size
 from spark_queue.stores.support.bucket_split import isolate, split_bucket
 from spark_queue.stores.support.budget import spend
@@ -152,7 +152,7 @@ class Store(ABC):
     always_keeps_history: ClassVar[bool] = False
 
     #: The limits of a store that is made without any.
-    default_limits: ClassVar[Limits] = Limits()
+    default_limits: ClassVar[StoreLimits] = StoreLimits()
 
     #: Why no other data can have the name of a queue: a clause.
     adoption_hint: ClassVar[str] = ""
@@ -178,7 +178,7 @@ class Store(ABC):
         """
         return url
 
-    def __init__(self, url: str, *, retry_timeout: int = 5_000, limits: Limits | None = None) -> None:
+    def __init__(self, url: str, *, retry_timeout: int = 5_000, limits: StoreLimits | None = None) -> None:
         """Connect to nothing yet.
 
         `retry_timeout`: how long to retry while the database cannot be reached (ms). `limits`: an
@@ -869,7 +869,7 @@ class Store(ABC):
         return self._attempt(self._statistics, [queue]).get(queue, Statistics()).paused
 
     def _notify_paused(self, queue: str, paused: bool) -> None:  # noqa: B027 not all have signals
-        """Notify waiting clients. Never raises."""
+        """Notify clients that wait for the queue: it was paused, or resumed. Never raises."""
 
     # --- statistics -------------------------------------------------------------------------------
 
@@ -1199,7 +1199,7 @@ class Store(ABC):
         """
 
     def spans(
-        self, queue: str, parts: int, *, view: View = "messages", smallest: int = Limits.smallest_partition
+        self, queue: str, parts: int, *, view: View = "messages", smallest: int = StoreLimits.smallest_partition
     ) -> list[Span]:
         """Return up to `parts` spans, which together have all messages of the queue or its history.
 
@@ -1463,7 +1463,7 @@ def chunked(items: list[T], size: int) -> Iterator[list[T]]:
 
 
 def partition_sizes(
-    rows: int, partitions: int, min_partitions: int = 1, smallest: int = Limits.smallest_partition
+    rows: int, partitions: int, min_partitions: int = 1, smallest: int = StoreLimits.smallest_partition
 ) -> list[int]:
     """Return the sizes of partitions that share `rows` evenly; none is empty.
 

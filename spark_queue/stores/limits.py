@@ -2,7 +2,7 @@
 
 An object is passed when a store is made. A database adds its own limits in a subclass, which its
 `Store` names as `default_limits`. A default is also an attribute of the class, for code that has no
-store: `Limits.owner_timeout_ms`.
+store: `StoreLimits.owner_timeout_ms`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from spark_queue.stores.types import COUNT_LIMIT
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class StoreLimits:
     """Limits that each store has. Times are in seconds, unless a name ends with `_ms`."""
 
     #: The smallest partition that is worth a task of its own (messages).

@@ -21,7 +21,7 @@ from spark_queue.stores.base import PAGE_ROWS
 from spark_queue.stores.conformance.conformance import StoreContract
 from spark_queue.stores.conformance.helpers import ids_of, messages_of
 from spark_queue.stores.conformance.limits import limits_of
-from spark_queue.stores.limits import Limits
+from spark_queue.stores.limits import StoreLimits
 from spark_queue.stores.redis.lists import RfqStore
 from tests import registered
 from tests.tiers import param
@@ -236,7 +236,7 @@ class TestBuckets(_EachKind):
         super().test_few_messages_make_as_many_partitions_as_are_wanted(store, queue)
 
     def test_a_reserve_that_was_cut_short_is_resumed(self, store, peer, queue):
-        store.layout = Buckets(Limits.smallest_partition)
+        store.layout = Buckets(StoreLimits.smallest_partition)
         super().test_a_reserve_that_was_cut_short_is_resumed(store, peer, queue)
 
     def test_reservations_list_tags_rows_and_leases(self, store, queue):

@@ -73,10 +73,10 @@ from spark_queue.stores.conformance.waiting import (
     tick,
     wait_until,
 )
-from spark_queue.stores.limits import Limits
+from spark_queue.stores.limits import StoreLimits
 from spark_queue.stores.types import Claim, Condition, DeadLetterInfo, Sizes
 
-SMALLEST_PARTITION = Limits.smallest_partition
+SMALLEST_PARTITION = StoreLimits.smallest_partition
 
 #: Every shape of JSON that all stores must keep.
 JSON_SHAPES: list[Any] = [

@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 
 from spark_queue.errors import DriverMissing
 from spark_queue.stores import STORES, store_class
-from spark_queue.stores.limits import Limits
+from spark_queue.stores.limits import StoreLimits
 
 Test = TypeVar("Test", bound=Callable[..., Any])
 
 
-def limits_of(url: str, **limits: Any) -> Limits:
+def limits_of(url: str, **limits: Any) -> StoreLimits:
     """Return the limits of the store of a URL, with those of these values that it has.
 
     Raises `TypeError` for a limit that no store has.
@@ -56,5 +56,5 @@ def default_limits(**limits: Any) -> Iterator[None]:
             one.default_limits = its
 
 
-def _names(limits: Limits) -> set[str]:
+def _names(limits: StoreLimits) -> set[str]:
     return {one.name for one in fields(limits)}

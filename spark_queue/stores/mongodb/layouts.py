@@ -33,7 +33,7 @@ from pymongo.results import DeleteResult, UpdateResult
 from spark_queue.errors import MessageError, OptionError
 from spark_queue.messages.columns import fill_null_payloads
 from spark_queue.stores.base import chunked
-from spark_queue.stores.limits import Limits
+from spark_queue.stores.limits import StoreLimits
 from spark_queue.stores.mongodb.bson_json import MAX_DOCUMENT_BYTES
 from spark_queue.stores.mongodb.documents import (
     DUE,
@@ -67,7 +67,7 @@ class HistoryStore(MongoStore):
     parameters: ClassVar[tuple[str, ...]] = (*MongoStore.parameters, "ttl")
     always_keeps_history: ClassVar[bool] = True
 
-    def __init__(self, url: str, *, retry_timeout: int = 5_000, limits: Limits | None = None) -> None:
+    def __init__(self, url: str, *, retry_timeout: int = 5_000, limits: StoreLimits | None = None) -> None:
         super().__init__(url, retry_timeout=retry_timeout, limits=limits)
         text = self._address.parameters.get("ttl", "3600")
         seconds = float(text) if text.isdecimal() else 0  # `int` refuses thousands of digits
@@ -104,7 +104,7 @@ class PipelineStore(MongoStore):
         tuple(map(_per_queue_index, INDEXES)), tuple(map(_per_queue_index, OLD_INDEXES))
     )
 
-    def __init__(self, url: str, *, retry_timeout: int = 5_000, limits: Limits | None = None) -> None:
+    def __init__(self, url: str, *, retry_timeout: int = 5_000, limits: StoreLimits | None = None) -> None:
         super().__init__(url, retry_timeout=retry_timeout, limits=limits)
         self.pipeline = self._address.parameters.get("pipeline", "default")
         self._own_prefix = f"{OWN_PREFIX}{self.layout_name}.{self.pipeline}."

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_queue.stores.limits import Limits
+from spark_queue.stores.limits import StoreLimits
 
 
 @dataclass(frozen=True, kw_only=True)
-class MongoLimits(Limits):
+class MongoLimits(StoreLimits):
     """Limits of a store in MongoDB. Times are in seconds."""
 
     #: Most ids in one command, and messages in one transaction, which has limits (60 s, the cache).

@@ -22,7 +22,7 @@ def sample_keys(
     """Return `_id`s of the documents of a queue that match a filter, chosen at random.
 
     All of them, if there are few. `queue` is the queue as a part of the `collection`. `by`: the
-    index for all of its documents, which has their `_id`. `index_walk`: see `Limits`.
+    index for all of its documents, which has their `_id`. `index_walk`: see `StoreLimits`.
     """
     most = index_walk * size
     keys = [one["_id"] for one in queue.find(query, {"_id": 1}, limit=most + 1, **by)]

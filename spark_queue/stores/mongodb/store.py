@@ -79,7 +79,7 @@ from spark_queue.options.masking import cause_without_secrets, is_harmless, mask
 from spark_queue.options.queue_names import dead_letter_queue
 from spark_queue.options.url import StoreUrl
 from spark_queue.stores.base import PAGE_ROWS, chunked, rejected_rows_error
-from spark_queue.stores.limits import Limits
+from spark_queue.stores.limits import StoreLimits
 from spark_queue.stores.mongodb.beside import SIGNALS, STATS, Beside, check_places
 from spark_queue.stores.mongodb.bson_json import CODEC, from_bson
 from spark_queue.stores.mongodb.counting import QueuePlace, SizeCounter
@@ -328,7 +328,7 @@ class MongoStore(SignallingStore):
         _database_in(address.url)
         return url
 
-    def __init__(self, url: str, *, retry_timeout: int = 5_000, limits: Limits | None = None) -> None:
+    def __init__(self, url: str, *, retry_timeout: int = 5_000, limits: StoreLimits | None = None) -> None:
         """Connect to nothing yet. Raises `OptionError` for an invalid URL."""
         super().__init__(url, retry_timeout=retry_timeout, limits=limits)
         self._own_prefix = OWN_PREFIX  # the prefix of our own collections

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_queue.stores.limits import Limits
+from spark_queue.stores.limits import StoreLimits
 from spark_queue.stores.redis.documents import CALL_BYTES
 
 
 @dataclass(frozen=True, kw_only=True)
-class RedisLimits(Limits):
+class RedisLimits(StoreLimits):
     """Limits of a store in Redis."""
 
     #: Most messages of one script call, and of one member of `held`.

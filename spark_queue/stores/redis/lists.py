@@ -43,7 +43,7 @@ from spark_queue.messages.json_text import load_json
 from spark_queue.messages.schema import MESSAGES
 from spark_queue.options.url import StoreUrl
 from spark_queue.stores.base import PAGE_ROWS, rejected_rows_error
-from spark_queue.stores.limits import Limits
+from spark_queue.stores.limits import StoreLimits
 from spark_queue.stores.redis.documents import as_records
 from spark_queue.stores.redis.keys import DueId, key_prefix
 from spark_queue.stores.redis.store import RedisStore
@@ -161,7 +161,7 @@ class RfqStore(ListStore):
             )
         return url
 
-    def __init__(self, url: str, *, retry_timeout: int = 5_000, limits: Limits | None = None) -> None:
+    def __init__(self, url: str, *, retry_timeout: int = 5_000, limits: StoreLimits | None = None) -> None:
         super().__init__(url, retry_timeout=retry_timeout, limits=limits)
         #: Whether pushed and published messages go to the front of the topic, in their order.
         self.front = self._address.parameters.get("front") == "true"

@@ -22,7 +22,7 @@ from spark_queue.stores.services.listener import Signal, SignalsLost, Subscripti
 MAX_SIGNALS = 1_000
 
 #: How long the rest of a signal may take whose beginning is there (s).
-READ_TIMEOUT = 1.0
+REST_OF_SIGNAL_TIMEOUT = 1.0
 
 
 class RedisSubscription(Subscription):
@@ -80,7 +80,7 @@ class RedisSubscription(Subscription):
 
     def _read(self) -> Signal | None:
         try:
-            message = self._pubsub.get_message(timeout=READ_TIMEOUT)
+            message = self._pubsub.get_message(timeout=REST_OF_SIGNAL_TIMEOUT)
         except redis.ResponseError as error:  # the server answers in the order of the requests
             if not self._pending:
                 raise

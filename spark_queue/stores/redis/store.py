@@ -52,7 +52,7 @@ from spark_queue.messages.times import MAX_TIME_MS
 from spark_queue.options.masking import cause_without_secrets, mask
 from spark_queue.options.url import StoreUrl
 from spark_queue.stores.base import PAGE_BYTES, PAGE_ROWS
-from spark_queue.stores.limits import Limits
+from spark_queue.stores.limits import StoreLimits
 from spark_queue.stores.redis.address import RedisAddress
 from spark_queue.stores.redis.connections import ServerConnections, pool_text
 from spark_queue.stores.redis.documents import as_records, pack_pieces, read_entry, to_documents
@@ -150,7 +150,7 @@ class RedisStore(SignallingStore):
         RedisAddress.parse(url)
         return url
 
-    def __init__(self, url: str, *, retry_timeout: int = 5_000, limits: Limits | None = None) -> None:
+    def __init__(self, url: str, *, retry_timeout: int = 5_000, limits: StoreLimits | None = None) -> None:
         super().__init__(url, retry_timeout=retry_timeout, limits=limits)
         self._connections = ServerConnections(RedisAddress.parse(self.url), self.limits)
         self._scripts = load_scripts(self.limits, self.layout_name)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from spark_queue.errors import StoreError
-from spark_queue.stores.limits import Limits
+from spark_queue.stores.limits import StoreLimits
 
 #: The signals of a pause, and whether the queue is paused then.
 PAUSE_SIGNALS = {"p true": True, "p false": False}
@@ -88,7 +88,7 @@ class Listener:
         self,
         connect: Callable[[], AbstractContextManager[Subscription]],
         on_pause: Callable[[str, bool], None],
-        limits: Limits,
+        limits: StoreLimits,
     ) -> None:
         """`connect` may raise `StoreError`. `on_pause` gets a queue, and whether it is paused."""
         self.pid = os.getpid()

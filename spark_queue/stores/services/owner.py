@@ -19,7 +19,7 @@ from urllib.parse import unquote
 
 from spark_queue.errors import StoreError
 from spark_queue.stores.base import Store
-from spark_queue.stores.limits import Limits
+from spark_queue.stores.limits import StoreLimits
 from spark_queue.stores.types import Note, queue_note_key
 
 OWNER_VERSION = 2
@@ -65,7 +65,9 @@ class Owner:
     leaves: bool = False
 
     @classmethod
-    def current(cls, token: str, now: int, leaves: bool = False, timeout_ms: int = Limits.owner_timeout_ms) -> Owner:
+    def current(
+        cls, token: str, now: int, leaves: bool = False, timeout_ms: int = StoreLimits.owner_timeout_ms
+    ) -> Owner:
         """Return this process, with a heartbeat at `now` (ms), after which it counts as alive."""
         pid = os.getpid()
         return cls(token, socket.gethostname(), _boot_id(), pid, _start_time(pid), now + timeout_ms, leaves)

@@ -3,8 +3,8 @@
 The process writes itself into the note of the consumer, and renews the note every few seconds.
 While it is alive, other processes are refused. If it has ended on the same machine, in the same PID
 namespace, another process takes over at once. Otherwise that takes 10 seconds without a renewal
-(`Limits.owner_timeout_ms`), by the database's clock or that of the waiting process. A process that
-is about to end says so in the note; a new one then waits for its end. A process that lost the
+(`StoreLimits.owner_timeout_ms`), by the database's clock or that of the waiting process. A process
+that is about to end says so in the note; a new one then waits for its end. A process that lost the
 consumer fails at its next read of the note.
 
 A database cannot change a note and messages in one step, so no step depends on that. Each process
@@ -33,7 +33,7 @@ from typing import Any
 
 from spark_queue.errors import CheckpointError, FencedError
 from spark_queue.stores.base import Store
-from spark_queue.stores.limits import Limits
+from spark_queue.stores.limits import StoreLimits
 from spark_queue.stores.services.owner import OWNER_NOTE, Batch, ConsumerState, Owner, SilenceTimer
 from spark_queue.stores.types import Note, queue_note_key
 
@@ -63,7 +63,7 @@ class Ownership:
         self.deaths = 0  #: how many processes died while they worked on the batch started last
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> StoreLimits:
         """The limits of the store."""
         return self._store.limits
 

@@ -24,7 +24,7 @@ from spark_queue.errors import StoreError, StoreUnavailable
 from spark_queue.fork_locks import add_lock
 from spark_queue.options.url import StoreUrl
 from spark_queue.stores.base import Store
-from spark_queue.stores.limits import Limits
+from spark_queue.stores.limits import StoreLimits
 from spark_queue.stores.services.listener import PAUSE_SIGNALS, Listener, Subscription
 
 #: After a poll has found a message that no signal announced, a client polls as often as one without
@@ -99,7 +99,7 @@ class SignalSender:
 class SignallingStore(Store):
     """A store whose database has signals."""
 
-    def __init__(self, url: str, *, retry_timeout: int = 5_000, limits: Limits | None = None) -> None:
+    def __init__(self, url: str, *, retry_timeout: int = 5_000, limits: StoreLimits | None = None) -> None:
         super().__init__(url, retry_timeout=retry_timeout, limits=limits)
         self._address = StoreUrl.parse(self.url)
         self.ns = self._address.parameters.get("ns", "N")

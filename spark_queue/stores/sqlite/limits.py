@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_queue.stores.limits import Limits
+from spark_queue.stores.limits import StoreLimits
 
 
 @dataclass(frozen=True, kw_only=True)
-class SqliteLimits(Limits):
+class SqliteLimits(StoreLimits):
     """Limits of a store in a SQLite file."""
 
     #: A query costs no round trip, and other threads wait for the connection while it counts.

@@ -37,7 +37,7 @@ def span_clause(view: View, span: Span) -> tuple[list[str], list[Any]]:
 def sample_records(db: sqlite3.Connection, queue: int, view: View, size: int, index_walk: int) -> Sample:
     """Return places of the records of a queue, spread evenly; all of them if there are few.
 
-    `index_walk`: see `Limits`.
+    `index_walk`: see `StoreLimits`.
     """
     table, columns, plain = _TABLE[view], _READ_PLACE[view], _PLAIN[view]
     order = _PLACE[view].strip("()")

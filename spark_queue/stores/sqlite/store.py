@@ -34,7 +34,7 @@ from spark_queue.messages.schema import BUCKET_PREFIX, PUSHES, WRITTEN
 from spark_queue.messages.times import MAX_TIME_MS
 from spark_queue.options.masking import mask
 from spark_queue.stores.base import PAGE_ROWS, Store
-from spark_queue.stores.limits import Limits
+from spark_queue.stores.limits import StoreLimits
 from spark_queue.stores.spans import WHOLE, Sample, Span
 from spark_queue.stores.sqlite.change_poll import ChangePoll
 from spark_queue.stores.sqlite.change_watch import ChangeWatch
@@ -212,7 +212,7 @@ class SqliteStore(Store):
             )
         return f"sqlite:///{os.path.abspath(path)}"
 
-    def __init__(self, url: str, *, retry_timeout: int = 5_000, limits: Limits | None = None) -> None:
+    def __init__(self, url: str, *, retry_timeout: int = 5_000, limits: StoreLimits | None = None) -> None:
         super().__init__(url, retry_timeout=retry_timeout, limits=limits)
         self._path = self.url.removeprefix("sqlite:///")
         self._connection = SharedConnection(self.url, self._open_shared)

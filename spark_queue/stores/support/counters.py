@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from spark_queue.errors import StoreError
-from spark_queue.stores.limits import Limits
+from spark_queue.stores.limits import StoreLimits
 
 #: The operations that are counted, by keuss' names.
 ACTS = ("put", "get", "reserve", "commit", "rollback", "deadletter")
@@ -62,7 +62,7 @@ class Counters:
     Safe to share among threads. A forked process does not write the counts of its parent.
     """
 
-    def __init__(self, write: Callable[[Counts], None], limits: Limits) -> None:
+    def __init__(self, write: Callable[[Counts], None], limits: StoreLimits) -> None:
         """`write` adds counts to those of the database. It raises `StoreError` if it cannot."""
         self._add_to_database, self._limits = write, limits
         self._reset()

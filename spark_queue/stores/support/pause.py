@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from spark_queue.errors import AccessDenied
-from spark_queue.stores.limits import Limits
+from spark_queue.stores.limits import StoreLimits
 
 #: How long a queue with an unreadable flag is taken as running (s).
 UNREADABLE_CACHE_SECONDS = 60.0
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 class PauseCache:
     """The cached pause flags of one client. Safe to share among threads."""
 
-    def __init__(self, read_flag: Callable[[str], bool], limits: Limits) -> None:
+    def __init__(self, read_flag: Callable[[str], bool], limits: StoreLimits) -> None:
         """`read_flag` reads the flag of a queue; it raises `StoreError` if it cannot."""
         self._read_flag, self._limits = read_flag, limits
         self._flags: dict[str, tuple[bool, float]] = {}  # queue -> flag, when read (monotonic s)

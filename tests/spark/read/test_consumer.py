@@ -18,7 +18,7 @@ from spark_queue.spark.read.offsets import Offset, commit_offset
 from spark_queue.stores.base import Store
 from spark_queue.stores.conformance.limits import with_limits
 from spark_queue.stores.conformance.waiting import wait_until
-from spark_queue.stores.limits import Limits
+from spark_queue.stores.limits import StoreLimits
 from spark_queue.stores.services import owner, ownership
 from spark_queue.stores.services.owner import revoke
 from spark_queue.stores.services.ownership import Ownership
@@ -143,7 +143,7 @@ def test_an_owner_that_is_about_to_end_is_waited_for(any_url, name, monkeypatch)
         first.announce_exit()
         clock.meanwhile = lambda: clock.looks > 2 or first.renew()
         second.take()
-        assert clock.looks == 2 + Limits.owner_timeout_ms / 1000 / Limits.takeover_poll, (
+        assert clock.looks == 2 + StoreLimits.owner_timeout_ms / 1000 / StoreLimits.takeover_poll, (
             "until it has been silent for LIFE"
         )
         with pytest.raises(FencedError, match="has taken over"):

@@ -12,7 +12,7 @@ import pytest
 from spark_queue import Queue, Statistics, open_store
 from spark_queue.stores.conformance.limits import with_limits
 from spark_queue.stores.conformance.waiting import wait_until
-from spark_queue.stores.limits import Limits
+from spark_queue.stores.limits import StoreLimits
 from tests.spark.read.consumers import fetched, taken_over
 from tests.spark_session import SPARK
 
@@ -128,7 +128,9 @@ def test_a_query_sleeps_while_its_queue_is_paused_and_goes_on_when_it_is_resumed
         wait_until(lambda: len(got) == 5)
         with q_any.client() as queue:
             queue.pause()
-            time.sleep(Limits.pause_cache + 0.05)  # for so long its process may believe that the queue is not paused
+            time.sleep(
+                StoreLimits.pause_cache + 0.05
+            )  # for so long its process may believe that the queue is not paused
             queue.push_many([{"n": n} for n in range(5, 8)])
 
             def says():

@@ -151,7 +151,7 @@ def test_what_is_dated_ahead_of_the_server_is_ready_at_once(store, raw, queue):
 @pytest.mark.parametrize("act", ["purge", "move"])
 @pytest.mark.parametrize("calls", range(8))
 def test_a_move_or_a_purge_that_is_cut_off_anywhere_loses_nothing(
-    store, peer, queue, act, calls, small_steps, monkeypatch
+    small_steps, store, peer, queue, act, calls, monkeypatch
 ):
     other = f"{queue}.other"
     put(store, queue, range(8))

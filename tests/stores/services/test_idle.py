@@ -17,7 +17,7 @@ from spark_queue.messages.message import pushes
 from spark_queue.rest.watches import StoreWatch
 from spark_queue.stores.conformance.limits import with_limits
 from spark_queue.stores.conformance.waiting import wait_until
-from spark_queue.stores.limits import Limits
+from spark_queue.stores.limits import StoreLimits
 
 #: How much more often clients poll here.
 FASTER = 10
@@ -38,7 +38,7 @@ def queue(new_server):
 @pytest.fixture
 def faster(set_limits):
     """Let clients poll FASTER, so that few seconds show what a minute would."""
-    set_limits(poll_interval_ms=Limits.poll_interval_ms / FASTER, pause_cache=Limits.pause_cache / FASTER)
+    set_limits(poll_interval_ms=StoreLimits.poll_interval_ms / FASTER, pause_cache=StoreLimits.pause_cache / FASTER)
 
 
 def commands(raw):
@@ -121,7 +121,7 @@ def test_many_waiting_requests_of_a_service_send_at_most_one_command_a_second_fo
 @pytest.fixture
 def rarely(set_limits):
     """Let clients that receive signals poll after an hour."""
-    set_limits(rarer_polls=3_600 * 1_000 // Limits.poll_interval_ms)
+    set_limits(rarer_polls=3_600 * 1_000 // StoreLimits.poll_interval_ms)
 
 
 def test_a_message_that_is_due_later_comes_on_time_between_two_polls(redis_url, rarely):
@@ -172,7 +172,7 @@ def test_messages_with_signals_leave_polls_rare(redis_url):
             other.push(number)
             waiting.join(60)
             assert queue.commit(*got) == 1
-        assert queue.store.poll_interval(name) == 10 * Limits.poll_interval_ms / 1000
+        assert queue.store.poll_interval(name) == 10 * StoreLimits.poll_interval_ms / 1000
         other.store.drop(name)
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from spark_queue.errors import AccessDenied, StoreUnavailable
 from spark_queue.stores.conformance.waiting import wait_until
-from spark_queue.stores.limits import Limits
+from spark_queue.stores.limits import StoreLimits
 from spark_queue.stores.services.listener import Listener, Signal, SignalsLost, Subscription
 
 #: Seconds that a wait lasts which nothing ends.
@@ -59,7 +59,7 @@ class World:
 
     def __init__(self, *wires, **limits):
         self.wires, self.tried, self.learned = list(wires), 0, []
-        self.listener = Listener(self.subscribe, lambda *one: self.learned.append(one), Limits(**limits))
+        self.listener = Listener(self.subscribe, lambda *one: self.learned.append(one), StoreLimits(**limits))
 
     @contextmanager
     def subscribe(self):

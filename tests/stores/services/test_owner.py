@@ -23,7 +23,7 @@ from spark_queue import open_store
 from spark_queue.messages.message import pushes
 from spark_queue.stores.conformance.limits import limits_of, with_limits
 from spark_queue.stores.conformance.waiting import wait_until
-from spark_queue.stores.limits import Limits
+from spark_queue.stores.limits import StoreLimits
 from spark_queue.stores.services import owner, ownership
 from spark_queue.stores.services.log.log import Log
 from spark_queue.stores.services.owner import UNKNOWN_BOOT, Batch, Owner, consumers
@@ -236,7 +236,7 @@ def test_an_owner_that_is_silent_counts_as_dead_though_the_databases_clock_was_s
     monkeypatch.setattr(owner, "time", clock)
     with caplog.at_level(logging.WARNING):
         Ownership(store, name, "c/1").take()
-    assert sum(slept) == pytest.approx(Limits.owner_timeout_ms / 1000, abs=2 * Limits.takeover_poll)
+    assert sum(slept) == pytest.approx(StoreLimits.owner_timeout_ms / 1000, abs=2 * StoreLimits.takeover_poll)
     who = f"consumer c/1 of queue {name!r}: "
     process = f"process {os.getpid()} on elsewhere"
     assert [one.getMessage() for one in caplog.records] == [

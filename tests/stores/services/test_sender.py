@@ -9,7 +9,7 @@ import time
 import pytest
 
 from spark_queue.stores.conformance.waiting import wait_until
-from spark_queue.stores.limits import Limits
+from spark_queue.stores.limits import StoreLimits
 from spark_queue.stores.services import signals
 from spark_queue.stores.services.signals import SignalSender
 from tests.stores.clock import Clock
@@ -18,7 +18,7 @@ from tests.stores.clock import Clock
 DEADLINE = 60
 
 #: For how long signals of a queue are merged into one (s).
-WINDOW = Limits.signal_window
+WINDOW = StoreLimits.signal_window
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 
 from spark_queue.errors import AccessDenied, StoreError, StoreUnavailable
 from spark_queue.stores.conformance.waiting import wait_until
-from spark_queue.stores.limits import Limits
+from spark_queue.stores.limits import StoreLimits
 from spark_queue.stores.support import counters, pause
 from spark_queue.stores.support.counters import Counters, Statistics
 from spark_queue.stores.support.pause import PauseCache
@@ -24,7 +24,7 @@ from tests.stores.clock import Clock
 
 def test_what_is_counted_in_a_tenth_of_a_second_is_written_together(monkeypatch):
     clock, written = Clock(monkeypatch, counters), []
-    mine = Counters(written.append, Limits())
+    mine = Counters(written.append, StoreLimits())
     for _ in range(1_000):
         mine.add("a", put=2, get=0)
         mine.add("b", reserve=1)
@@ -41,7 +41,7 @@ def test_what_is_counted_in_a_tenth_of_a_second_is_written_together(monkeypatch)
 
 def test_nothing_is_written_where_nothing_is_left_to_say():
     written = []
-    mine = Counters(written.append, Limits())
+    mine = Counters(written.append, StoreLimits())
     mine.add("a", put=0)
     mine.add("a", commit=1)
     mine.add("a", commit=-1, get=1)
@@ -61,7 +61,7 @@ def test_counts_that_cannot_be_written_are_kept_and_logged_once(monkeypatch, cap
             raise StoreUnavailable("no server there")
         written.append(counts)
 
-    mine = Counters(write, Limits(flush_interval=0.01, flush_retry=0.01))
+    mine = Counters(write, StoreLimits(flush_interval=0.01, flush_retry=0.01))
     with caplog.at_level(logging.WARNING):
         mine.add("a", put=1)
         wait_until(lambda: tried)
@@ -82,13 +82,13 @@ def test_a_client_that_is_closed_opens_nothing_again(monkeypatch):
         tried.append(counts)
         raise StoreError("gone")
 
-    mine = Counters(write, Limits())
+    mine = Counters(write, StoreLimits())
     mine.add("a", put=1)
     mine.close()
     clock.advance(3_600)
     assert len(tried) == 1
     mine.add("a", put=1)
-    clock.advance(Limits.flush_retry)
+    clock.advance(StoreLimits.flush_retry)
     assert tried[1:] == [{"a": {"put": 2}}]
     mine.close()
     clock.advance(3_600)
@@ -102,7 +102,7 @@ def test_threads_lose_no_count(monkeypatch):
         with lock:
             total[0] += counts["a"]["put"]
 
-    mine = Counters(write, Limits(flush_interval=0.001))
+    mine = Counters(write, StoreLimits(flush_interval=0.001))
 
     def count():
         for turn in range(2_000):
@@ -121,7 +121,7 @@ def test_threads_lose_no_count(monkeypatch):
 
 def test_a_fork_writes_its_own_counts_and_not_its_parents(monkeypatch):
     there, here = multiprocessing.get_context("fork").Pipe()
-    mine = Counters(lambda counts: there.send((os.getpid(), counts)), Limits(flush_interval=60))
+    mine = Counters(lambda counts: there.send((os.getpid(), counts)), StoreLimits(flush_interval=60))
     mine.add("a", put=5)
 
     def child():
@@ -161,7 +161,7 @@ def test_a_process_that_ends_by_itself_writes_what_it_has_counted_and_does_not_w
 
 def test_a_client_without_references_is_forgotten(monkeypatch):
     written = []
-    mine = Counters(written.append, Limits(flush_interval=0.001))
+    mine = Counters(written.append, StoreLimits(flush_interval=0.001))
     mine.add("a", put=1)
     wait_until(lambda: written)
     there = weakref.ref(mine)
@@ -180,7 +180,7 @@ def test_a_client_without_references_is_forgotten(monkeypatch):
 
 def test_a_flag_is_asked_for_when_what_is_known_is_too_old(monkeypatch):
     clock, asked, flag = Clock(monkeypatch, pause), [], [True]
-    mine = PauseCache(lambda queue: asked.append(queue) or flag[0], Limits())
+    mine = PauseCache(lambda queue: asked.append(queue) or flag[0], StoreLimits())
     assert [mine.is_paused("q", 0.05) for _ in range(5)] == [True] * 5
     assert asked == ["q"]
     flag[0] = False
@@ -197,7 +197,7 @@ def test_a_flag_is_asked_for_when_what_is_known_is_too_old(monkeypatch):
 
 
 def test_a_signal_that_comes_while_the_flag_is_read_is_believed():
-    mine = PauseCache(lambda queue: mine.update(queue, True) or False, Limits())
+    mine = PauseCache(lambda queue: mine.update(queue, True) or False, StoreLimits())
     assert mine.is_paused("q", 60)
     assert mine.is_paused("q", 60)
 
@@ -206,7 +206,7 @@ def test_a_queue_whose_flag_may_not_be_read_is_not_paused_and_the_log_says_so_on
     def refused(queue):
         raise AccessDenied("not authorized")
 
-    mine = PauseCache(refused, Limits())
+    mine = PauseCache(refused, StoreLimits())
     with caplog.at_level(logging.WARNING):
         assert not any(mine.is_paused("q", 0) for _ in range(5))
     assert [one.getMessage() for one in caplog.records] == [
@@ -220,11 +220,11 @@ def test_a_flag_that_cannot_be_read_for_another_reason_is_an_error(error):
         raise error
 
     with pytest.raises(type(error)):
-        PauseCache(failing, Limits()).is_paused("q")
+        PauseCache(failing, StoreLimits()).is_paused("q")
 
 
 def test_no_more_queues_are_known_than_is_allowed(monkeypatch):
-    mine = PauseCache(lambda queue: queue == "q55", Limits(cached_pauses=10))
+    mine = PauseCache(lambda queue: queue == "q55", StoreLimits(cached_pauses=10))
     for number in range(100):
         assert mine.is_paused(f"q{number}") is (number == 55)
         mine.update(f"r{number}", True)
