@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import signal
 import subprocess
@@ -68,3 +69,7 @@ def serving(folder: Path, *args: object, env: dict[str, str] | None = None) -> I
         yield started
     finally:
         started.kill()
+
+
+def basic(text):
+    return {"authorization": f"Basic {base64.b64encode(text.encode()).decode()}"}

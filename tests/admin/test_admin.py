@@ -58,15 +58,15 @@ def living(url, name):
         yield take
 
 
-def fill(store, queue, n, **how):
+def push_to(store, queue, n, **how):
     store.push(queue, pushes(list(range(n)), **how))
 
 
-def all_of(store, queue):
+def messages_in(store, queue):
     return [one for batch in store.peek(queue) for one in messages(batch)]
 
 
-def held(store, queue):
+def rows_by_tag(store, queue):
     return {one.tag: one.rows for one in store.reservations(queue)}
 
 
@@ -74,7 +74,7 @@ def held(store, queue):
 
 
 def test_reservations_have_their_owner_and_the_end_of_their_lease(url, store, name, living):
-    fill(store, name, 30)
+    push_to(store, name, 30)
     store.reserve(name, "etl/3fa9c1/7", 10, lease=None)
     store.reserve(name, "py/ab12/1", 5, lease=600_000)
     store.reserve(name, "old/0b51d2/3", 4, lease=None)
@@ -96,7 +96,7 @@ def test_reservations_have_their_owner_and_the_end_of_their_lease(url, store, na
 
 
 def test_the_owner_that_died_is_none(url, store, name):
-    fill(store, name, 1)
+    push_to(store, name, 1)
     store.reserve(name, "etl/3fa9c1/1", 1, lease=None)
     code = (
         "import sys; from spark_queue import open_store\n"
@@ -113,36 +113,36 @@ def test_the_owner_that_died_is_none(url, store, name):
     [("etl/a/1/0", 10), ("etl/a/1", 20), ("etl/a", 23), ("etl", 26), ("et", 0), ("etl/a/1/0/0", 0), ("etl/a/2", 0)],
 )
 def test_a_release_gives_back_a_tag_and_those_below_it(url, store, name, tag, given):
-    fill(store, name, 100)
+    push_to(store, name, 100)
     for holder, rows in {"etl/a/1/0": 10, "etl/a/1/1": 10, "etl/a/10/0": 3, "etl/b/1/0": 3, "etl2/a/1/0": 5}.items():
         store.reserve(name, "taker", rows)
         store.transfer(name, "taker", holder, lease=None)
     assert release(url, name, tag) == given
-    assert sum(held(store, name).values()) == 31 - given
+    assert sum(rows_by_tag(store, name).values()) == 31 - given
     assert release(url, name, tag) == 0, "it may be repeated"
 
 
 def test_what_is_released_is_ready_with_the_same_tries_unless_asked_otherwise(url, store, name):
-    fill(store, name, 3)
+    push_to(store, name, 3)
     for n in range(3):
         store.reserve(name, f"c/a/{n}", 1, lease=None)
     assert release(url, name, "c/a/0") == 1
     assert store.sizes(name).ready == 1
     assert release(url, name, "c/a/1", failed=True, delay=600) == 1
     assert (store.sizes(name).ready, store.sizes(name).scheduled) == (1, 1)
-    assert sorted(one.tries for one in all_of(store, name)) == [0, 0, 1]
+    assert sorted(one.tries for one in messages_in(store, name)) == [0, 0, 1]
 
 
 @pytest.mark.parametrize("tag", ["etl", "etl/a", "etl/a/1", "etl/a/1/0"])
 def test_what_a_living_process_runs_is_released_only_with_force(url, store, name, living, tag):
-    fill(store, name, 4)
+    push_to(store, name, 4)
     store.reserve(name, "etl/a/1", 2, lease=None)
     store.reserve(name, "etl/b/1", 2, lease=None)
     mine = living("etl/a")
     with pytest.raises(UsageError, match=r"etl/a of queue .* is run by process \d+ on .*--force"):
         release(url, name, tag)
     mine.check()
-    assert sum(held(store, name).values()) == 4, "nothing has changed"
+    assert sum(rows_by_tag(store, name).values()) == 4, "nothing has changed"
     assert release(url, name, "etl/b") == 2, "another run of the consumer is not refused"
     assert release(url, name, tag, force=True) == 2
     with pytest.raises(FencedError, match="released manually"):
@@ -150,7 +150,7 @@ def test_what_a_living_process_runs_is_released_only_with_force(url, store, name
 
 
 def test_force_leaves_other_runs_alone(url, store, name, living):
-    fill(store, name, 1)
+    push_to(store, name, 1)
     store.reserve(name, "etl/a/1", 1, lease=None)
     living("etl/a")
     other = living("etl/ab")
@@ -159,7 +159,7 @@ def test_force_leaves_other_runs_alone(url, store, name, living):
 
 
 def test_a_release_of_nothing_differs_from_a_wrong_name(url, store, name):
-    fill(store, name, 1)
+    push_to(store, name, 1)
     store.reserve(name, "nightly/3fa9c1/1", 1, lease=None)
     with pytest.raises(OptionError, match=f"queue '{name}x' does not exist in .*; did you mean .*'{name}'"):
         release(url, f"{name}x", "nightly")
@@ -176,17 +176,17 @@ def test_a_release_of_nothing_differs_from_a_wrong_name(url, store, name):
     [("", 0), ("a//b", 0), ("a b", 0), ("a", -1), ("a", float("nan")), ("a", float("inf")), ("a", 1e300)],
 )
 def test_an_invalid_release(url, store, name, living, tag, delay):
-    fill(store, name, 1)
+    push_to(store, name, 1)
     store.reserve(name, "a/a/1", 1, lease=None)
     mine = living("a/a")
     with pytest.raises(OptionError):
         release(url, name, tag, delay=delay, force=True)
     mine.check()
-    assert held(store, name) == {"a/a/1/0": 1}
+    assert rows_by_tag(store, name) == {"a/a/1/0": 1}
 
 
 def test_a_consumer_noted_by_a_newer_version(store, name, url):
-    fill(store, name, 1)
+    push_to(store, name, 1)
     store.set_note(queue_note_key(name, OWNER_NOTE, "etl/a"), {"v": 3}, 0)
     try:
         with pytest.raises(StoreError, match="upgrade spark_queue"):
@@ -281,7 +281,7 @@ def test_a_shared_queue_of_dead_letters(url, store, name):
     assert [one.id for one in dead_letters(url, name, dead=f"{name}.other")] == [mine]
     assert {one.id for one in dead_letters(url, dead=f"{name}.other")} == {mine, others}
     assert redrive(url, name, dead=f"{name}.other") == {name: 1}
-    assert [one.id for one in all_of(store, f"{name}.other")] == [others]
+    assert [one.id for one in messages_in(store, f"{name}.other")] == [others]
     for call in (dead_letters, redrive):
         with pytest.raises(OptionError, match="QUEUE is missing"):
             call(url)
@@ -297,7 +297,7 @@ def test_a_redrive_keeps_everything_but_the_tries(url, store, name):
     assert store.sizes(f"{name}.dead").total == 3
     assert redrive(url, name) == {name: 3}
     assert store.sizes(f"{name}.dead").total == 0
-    for one in all_of(store, name):
+    for one in messages_in(store, name):
         was = before[one.id]
         assert (one.payload, one.mature, one.tries) == (was.payload, was.mature, 0)
         assert one.headers["h"] == "1" and one.headers["x-dl-tries"] == "1" and one.headers["x-dl-from-queue"] == name
@@ -316,7 +316,7 @@ def test_each_letter_goes_where_it_came_from_or_where_it_is_sent(url, store, nam
 
 
 def test_a_redrive_to_a_queue_that_does_not_exist_needs_create(url, store, name):
-    fill(store, name, 1)
+    push_to(store, name, 1)
     bury(store, name, 1)
     with pytest.raises(OptionError, match=f"queue '{name}x' does not exist.*did you mean .*'{name}'.* use --create"):
         redrive(url, name, to=f"{name}x")
@@ -328,7 +328,7 @@ def test_a_redrive_to_a_queue_that_does_not_exist_needs_create(url, store, name)
 
 def test_an_invalid_redrive_moves_nothing(url, store, name):
     dead = f"{name}.dead"
-    fill(store, name, 1)
+    push_to(store, name, 1)
     bury(store, name, 1)
     homeless = bury(store, name, 2, **{"x-dl-from-queue": None})
     with pytest.raises(UsageError, match=f"'{homeless}' of queue .* has no header x-dl-from-queue.*--to"):
@@ -368,9 +368,9 @@ def test_a_redrive_that_is_cut_short_is_completed_by_another(url, store, name, m
     with pytest.raises(KeyboardInterrupt):
         redrive(url, name, progress=stop)
     assert seen == [(10, 55), (20, 55), (30, 55)]
-    assert sorted(one.payload for one in all_of(store, name)) == list(range(30)), "the oldest first"
+    assert sorted(one.payload for one in messages_in(store, name)) == list(range(30)), "the oldest first"
     assert redrive(url, name) == {name: 25}
-    assert sorted(one.payload for one in all_of(store, name)) == list(range(55))
+    assert sorted(one.payload for one in messages_in(store, name)) == list(range(55))
 
 
 def test_two_redrives_at_once_move_each_letter_once(url, store, name, monkeypatch):
@@ -384,7 +384,7 @@ def test_two_redrives_at_once_move_each_letter_once(url, store, name, monkeypatc
     for one in threads:
         one.join()
     assert sum(moved) == 400
-    assert sorted(one.payload for one in all_of(store, name)) == list(range(400))
+    assert sorted(one.payload for one in messages_in(store, name)) == list(range(400))
     assert store.sizes(f"{name}.dead").total == 0
 
 

@@ -92,7 +92,7 @@ def living(tmp_path, monkeypatch, set_limits):
         yield ownership
 
 
-def run(command):
+def run_command(command):
     """What a command of the page prints."""
     program, *args = shlex.split(command, comments=True)
     if program == "export":
@@ -110,7 +110,7 @@ def test_the_page_runs_as_it_is_written(living):
     for kind, text in blocks(PAGE):
         if kind == "console":
             for command, shown in calls(text):
-                assert plain(run(command)) == plain(shown), command
+                assert plain(run_command(command)) == plain(shown), command
         elif kind == "python":
             printed = io.StringIO()
             with contextlib.redirect_stdout(printed):

@@ -39,7 +39,7 @@ def past(store, name):
         delete_sink(store, Replay(name, call, name, None, "").sink)
 
 
-def all_of(store, queue):
+def messages_in_order(store, queue):
     return sorted(
         (one for batch in store.peek(queue) for one in messages(batch)), key=lambda one: (one.mature, one.id)
     )
@@ -124,7 +124,7 @@ def test_what_was_processed_is_replayed_as_new_messages(url, store, name, past):
     assert replay(url, name, "fix", dry_run=True) == 5
     assert store.sizes(name).total == 0
     assert replay(url, name, "fix") == 5
-    back = all_of(store, name)
+    back = messages_in_order(store, name)
     assert [one.payload["n"] for one in back] == [0, 1, 3, 4, 5], "in their old order, without the dead letter"
     for one in back:
         old = past[one.payload["n"]]
@@ -171,7 +171,7 @@ def test_a_replay_that_is_cut_short_is_completed_by_another(url, store, name, pa
         store.commit(name, "c/1", history=MINUTE)
     assert replay(url, name, "fix", dry_run=True) == replay(url, name, "fix") == 5 - done
     if not (decided and done):
-        assert [one.payload["n"] for one in all_of(store, name)] == [0, 1, 3, 4, 5]
+        assert [one.payload["n"] for one in messages_in_order(store, name)] == [0, 1, 3, 4, 5]
     assert store.staged(Replay(name, "fix", name, None, "").sink) == []
 
 
@@ -180,10 +180,10 @@ def test_a_replay_of_dead_letters_and_to_another_queue(url, store, name, past):
     with pytest.raises(OptionError, match=r"does not exist .*--create"):
         replay(url, name, "fix", to=other)
     assert replay(url, name, "fix", to=other, create=True, outcome="dead") == 1
-    (one,) = all_of(store, other)
+    (one,) = messages_in_order(store, other)
     assert one.headers["x-error"] == "no such flight" and one.payload == {"n": 2}
     assert replay(url, name, "again", to=other, limit=2) == 2
-    assert {one.payload["n"] for one in all_of(store, other)} == {2, 4, 5}
+    assert {one.payload["n"] for one in messages_in_order(store, other)} == {2, 4, 5}
     with pytest.raises(OptionError, match=f"queue '{name}x' does not exist.*did you mean"):
         replay(url, f"{name}x", "fix")
     assert replay(url, name, "slow", reason="nothing of that kind") == 0
@@ -202,7 +202,7 @@ def test_a_replay_with_a_rate_matures_bit_by_bit(url, store, name, past):
             replay(url, name, "slow", rate=rate)
     before = store.now()
     assert replay(url, name, "slow", rate=0.01) == 5
-    moments = sorted(round(one.mature.timestamp() * 1000) for one in all_of(store, name))
+    moments = sorted(round(one.mature.timestamp() * 1000) for one in messages_in_order(store, name))
     assert before <= moments[0] < before + MINUTE
     assert {later - one for one, later in itertools.pairwise(moments)} == {100_000}
     assert (store.sizes(name).ready, store.sizes(name).scheduled) == (1, 4)
@@ -217,7 +217,7 @@ def test_messages_of_buckets_are_replayed(url, store, name):
     assert {one.consumer for one in history(url, name)} == {"etl"}
     try:
         assert replay(url, name, "fix", ids=batch.column("id").to_pylist()[3:6]) == 3
-        assert [one.payload["n"] for one in all_of(store, name)] == [3, 4, 5]
+        assert [one.payload["n"] for one in messages_in_order(store, name)] == [3, 4, 5]
     finally:
         delete_sink(store, Replay(name, "fix", name, None, "").sink)
 

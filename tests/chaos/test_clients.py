@@ -15,7 +15,7 @@ from tests.chaos.processes import kill, read_log, start
 pytestmark = pytest.mark.full
 
 
-def all_of(url, queue):
+def messages_at(url, queue):
     with open_store(url, retry_timeout=70_000) as store:
         return [message for batch in store.peek(queue) for message in messages(batch)]
 
@@ -24,9 +24,9 @@ def settled(url, *queues):
     """Wait until a server is through with what dead clients have asked of it; give all messages of each queue."""
     before, now = None, []
     while before != now:
-        before, now = now, [sorted(message.id for message in all_of(url, queue)) for queue in queues]
+        before, now = now, [sorted(message.id for message in messages_at(url, queue)) for queue in queues]
         time.sleep(0.3)
-    return [all_of(url, queue) for queue in queues]
+    return [messages_at(url, queue) for queue in queues]
 
 
 # --- producers ------------------------------------------------------------------------------------------------------
@@ -93,7 +93,7 @@ def test_a_large_push_to_sqlite_that_is_killed_is_in_the_queue_as_a_whole_or_not
             kill(process)
             facts = read_log(log)
             pushed = {one["batch"] for one in facts if one["did"] == "push"}
-            found = Counter(message.payload["batch"] for message in all_of(sqlite_url, name))
+            found = Counter(message.payload["batch"] for message in messages_at(sqlite_url, name))
             assert set(found.values()) <= {rows}, "a part of a batch"
             assert pushed <= found.keys() <= {one["batch"] for one in facts if one["did"] == "begin"}
             outcomes.append(facts[-1]["did"])

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "cli.md").read_text()
 
 
-def same(text: str) -> str:
+def without_changes(text: str) -> str:
     """Return a text without what changes in each run: ids, tags, moments, usage of Typer."""
     text = re.sub(r"^(Usage:|Try ).*\n", "", text, flags=re.MULTILINE)
     text = re.sub(r"\b(\w+/)[0-9a-f]{6}/1\b", r"\1RUN/1", text)
@@ -46,13 +46,13 @@ def test_the_page_runs_as_it_is_written(tmp_path, monkeypatch):
             if command.startswith("spark-queue ") and not set(command) & set("|;>$"):
                 args = shlex.split(command)[1:]
                 done_here = CliRunner().invoke(app, args, prog_name="spark-queue")
-                assert same(done_here.output) == same(shown), command
+                assert without_changes(done_here.output) == without_changes(shown), command
                 continue
             done = subprocess.run(
                 ["bash", "-c", f"{start}{command}"], text=True, timeout=300, check=False,
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             )  # fmt: skip
-            assert same(done.stdout) == same(shown), command
+            assert without_changes(done.stdout) == without_changes(shown), command
     assert ran > 15
 
 

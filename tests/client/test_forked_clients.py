@@ -26,7 +26,7 @@ def shared(url, name):
     queue.close()
 
 
-def start(way, work):
+def start_worker(way, work):
     """Start a worker; the result waits until it has ended, and checks that its work succeeded."""
     if way == "multiprocessing":
         process = multiprocessing.get_context("fork").Process(target=work)
@@ -70,7 +70,7 @@ def test_what_a_forked_worker_pushes_is_there(way, own, shared, url, name):
         worker.push_many(range(50))
         worker.close()
 
-    ended = start(way, work)
+    ended = start_worker(way, work)
     shared.close()  # the last client, for now
     with Beside(url, name):  # SQLite's log begins anew
         go.open()

@@ -39,7 +39,7 @@ max_hops: 7
 """
 
 
-def fill(name):
+def secret_of(name):
     known = {"PASSWORD": "secret", "Q": "q"}
     if name in known:
         return known[name]
@@ -48,12 +48,12 @@ def fill(name):
 
 def mistakes(text):
     with pytest.raises(GraphError) as caught:
-        parse_graph(text, "conf/x.yaml", fill)
+        parse_graph(text, "conf/x.yaml", secret_of)
     return caught.value.mistakes
 
 
 def test_a_file_is_a_graph():
-    graph = parse_graph(FILE, "conf/x.yaml", fill)
+    graph = parse_graph(FILE, "conf/x.yaml", secret_of)
     changes = Changes("named_struct('n', 1)", {"class": "'late'", "hops": "1", "old": "NULL"}, {"seen": "true"})
     assert graph == Graph(
         {
@@ -78,7 +78,7 @@ def test_a_file_is_a_graph():
 
 
 def test_what_is_made_in_python_says_the_same():
-    graph = parse_graph(FILE, "", fill)
+    graph = parse_graph(FILE, "", secret_of)
     assert check_graph(graph) == graph
     bare = Graph({"l": Namespace("sqlite:///q.db")}, {"x": Exchange(Place("in"), [Destination("out")])})
     exchange = check_graph(bare).exchanges["x"]
@@ -87,15 +87,15 @@ def test_what_is_made_in_python_says_the_same():
 
 def test_json_is_read_too_with_tabs():
     made = {"namespaces": {"l": "sqlite:///q.db"}, "exchanges": {"x": {"src": "in", "dst": ["out", "${Q}"]}}}
-    graph = parse_graph(json.dumps(made, indent="\t"), "", fill)
+    graph = parse_graph(json.dumps(made, indent="\t"), "", secret_of)
     assert [str(one) for one in graph.queues()] == ["l/in", "l/out", "l/q"]
 
 
 def test_plain_words_stay_words():
     text = "namespaces: {l: sqlite:///q.db}\nexchanges: {x: {src: no, dst: [on, 2013-01-01, 12:30, 017, 1]}}"
     with pytest.raises(GraphError, match=r"destination 5: must be a mapping"):
-        parse_graph(text, "", fill)
-    graph = parse_graph(text.replace(", 1]", "]"), "", fill)
+        parse_graph(text, "", secret_of)
+    graph = parse_graph(text.replace(", 1]", "]"), "", secret_of)
     assert [one.queue for one in graph.queues()] == ["no", "on", "2013-01-01", "12:30", "017"]
 
 
@@ -112,7 +112,7 @@ exchanges:
     assert mistakes(text) == [
         "line 7, exchange 'c', wsise: unknown key; allowed are src, dst, consumer, delivery, every, options, disable"
     ]
-    graph = parse_graph(text.replace(", wsise: 1", ""), "", fill)
+    graph = parse_graph(text.replace(", wsise: 1", ""), "", secret_of)
     assert [(one.src.queue, one.dst[0].queue) for one in graph.exchanges.values()] == [
         ("in", "out"),
         ("other", "out"),
@@ -200,7 +200,7 @@ def test_what_has_no_hops_left_is_not_routed_again():
 
 def test_no_reservation_is_at_most_once():
     text = "namespaces: {l: sqlite:///q}\nexchanges: {x: {src: a, dst: [], consumer: {reserve: false}}}"
-    assert parse_graph(text, "", fill).exchanges["x"].guarantee == "at-most-once"
+    assert parse_graph(text, "", secret_of).exchanges["x"].guarantee == "at-most-once"
     assert mistakes(text.replace("false}}", "false}, delivery: exactly-once}")) == [
         "line 2, exchange 'x', consumer.reserve: delivery exactly-once needs reservations: leave this out, or set "
         "delivery: at-most-once"
@@ -234,7 +234,7 @@ def test_an_exchanges_own_options_are_no_options_of_its_reader():
 
 
 def test_a_graph_that_changes_keeps_its_lines():
-    graph = parse_graph(FILE, "conf/x.yaml", fill)
+    graph = parse_graph(FILE, "conf/x.yaml", secret_of)
     wider = with_step(graph, "more", Exchange(Place("in", "air"), []))
     assert (list(wider.exchanges), wider.origin) == (["by_delay", "more"], graph.origin)
     with pytest.raises(GraphError, match="unknown namespace 'aire'; did you mean 'air'"):
@@ -242,7 +242,7 @@ def test_a_graph_that_changes_keeps_its_lines():
 
 
 def test_passwords_are_not_shown():
-    graph = parse_graph(FILE, "", fill)
+    graph = parse_graph(FILE, "", secret_of)
     assert "secret" not in repr(graph)
     assert graph.namespaces["air"].url == "mongodb://me:secret@db/air"
 
@@ -253,7 +253,7 @@ namespaces: {l: sqlite:///q.db}
 exchanges:
   x: {src: "${Q}", dst: [{queue: "$${Q}", selector: "'${Q}' rlike 'a${2}'", set: {headers: {a: "'${Q}'"}}}]}
 """
-    exchange = parse_graph(text, "", fill).exchanges["x"]
+    exchange = parse_graph(text, "", secret_of).exchanges["x"]
     (to,) = exchange.dst
     assert (exchange.src.queue, to.queue) == ("q", "${Q}")
     assert (to.selector, to.set.headers) == ("'${Q}' rlike 'a${2}'", {"a": "'${Q}'"})

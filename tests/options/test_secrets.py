@@ -134,7 +134,7 @@ def found_in(text):
     return {mark for mark in MARKS for form in forms if mark.lower() in form.lower()}
 
 
-def check(*texts):
+def check_no_secret(*texts):
     for text in texts:
         assert not found_in(str(text)), text
         assert not found_in(repr(text)), text
@@ -146,9 +146,9 @@ def refused():
     try:
         yield
     except QueueError as error:
-        check(error, error.facts, "".join(traceback.format_exception(error)))
+        check_no_secret(error, error.facts, "".join(traceback.format_exception(error)))
         again = pickle.loads(pickle.dumps(error))
-        check(again, again.facts)
+        check_no_secret(again, again.facts)
 
 
 def opens(url):
@@ -164,7 +164,7 @@ def opens(url):
 def no_secret_in_the_log(caplog):
     caplog.set_level(logging.DEBUG)
     yield
-    check(*(one.getMessage() for one in caplog.get_records("call")))
+    check_no_secret(*(one.getMessage() for one in caplog.get_records("call")))
 
 
 # --- URLs -----------------------------------------------------------------------------------------
@@ -175,10 +175,10 @@ def no_secret_in_the_log(caplog):
 @given(urls=urls(*ANYWHERE, step=20))
 def test_a_masked_url_has_no_secret(urls):
     for url in urls:
-        check(mask(url))
+        check_no_secret(mask(url))
         with refused():
             address = StoreUrl.parse(url)
-            check(address)
+            check_no_secret(address)
             for layout in ("rfq", "mongo"):
                 with refused():
                     address.with_layout(layout)
@@ -190,7 +190,7 @@ def test_a_masked_url_has_no_secret(urls):
 @given(urls=urls(*MISPLACED, step=20))
 def test_what_looks_like_a_url_is_masked_where_none_belongs(urls):
     for url in urls:
-        check(masked_repr(url), mask_words(f"no {url!r} and no {url}", [f"--x={url}", url]))
+        check_no_secret(masked_repr(url), mask_words(f"no {url!r} and no {url}", [f"--x={url}", url]))
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_options_show_no_secret(urls, role):
             with refused():
                 queue = {} if "inputs" in raw else {"queue": "q"}
                 options = QueueOptions.parse(queue | {"consumer": "c"} | raw, role)
-                check(options, resolve_options(options))
+                check_no_secret(options, resolve_options(options))
 
 
 @settings(max_examples=50)
@@ -274,9 +274,9 @@ def test_stores_show_no_secret(urls):
         with refused():
             store_class(url)
         with refused(), open_store(url, retry_timeout=0) as store:
-            check(store, Queue(store, "q"), mask(store.url))
+            check_no_secret(store, Queue(store, "q"), mask(store.url))
             with refused():
-                check(Events(store, "q"))
+                check_no_secret(Events(store, "q"))
 
 
 @settings(max_examples=30)
@@ -284,7 +284,7 @@ def test_stores_show_no_secret(urls):
 def test_a_doctor_shows_no_secret(urls):
     for url in urls:
         if not opens(url):  # else it would be waited for
-            check(*doctor._check_database(url))
+            check_no_secret(*doctor._check_database(url))
 
 
 @settings(max_examples=50)
@@ -297,7 +297,9 @@ def test_what_a_driver_says_is_scrubbed(urls, form):
         if not mask(url).endswith(("//…", HIDDEN)):  # else no driver gets it
             login, _, query = url.partition("://")[2].partition("?")
             said = [login.rpartition("@")[0].partition(":")[2], *(one.partition("=")[2] for one in query.split("&"))]
-            check(scrub(f"unknown command AUTH, with args beginning with: {' '.join(map(form, said))}", url))
+            check_no_secret(
+                scrub(f"unknown command AUTH, with args beginning with: {' '.join(map(form, said))}", url)
+            )
 
 
 def test_an_error_of_a_driver_that_quotes_a_password_is_scrubbed_and_no_cause(monkeypatch):
@@ -332,10 +334,10 @@ def test_graphs_show_no_secret(urls):
         ):  # fmt: skip
             with refused():
                 graph = parse_graph(text, "graph.yaml", {"URL": url}.__getitem__)
-                check(graph, graph.namespaces, dot(graph).source, to_json(graph))
+                check_no_secret(graph, graph.namespaces, dot(graph).source, to_json(graph))
         with refused():
             graph = Graph({"a": Namespace(url)}, {"x": Exchange(Place("q", "a"), [Destination("r")])})
-            check(graph, check_graph(graph))
+            check_no_secret(graph, check_graph(graph))
 
 
 @settings(max_examples=30)
@@ -360,14 +362,14 @@ def test_a_server_shows_no_secret(urls):
     for url in urls:
         with refused():
             made = Settings(graph=Graph({"a": Namespace(url)}), events="a/q")
-            check(made, made.options)
+            check_no_secret(made, made.options)
 
 
 def test_what_travels_to_workers_shows_no_secret():
     url = f"redis://u:{MARKS[0]}@h/0"
     own = {"key": MARKS[0]}
     options = QueueOptions(url=url, queue="q")
-    check(
+    check_no_secret(
         options,
         QueueOptions(url="", urls={"a": url}),
         StoreUrl.parse(url),
@@ -407,7 +409,7 @@ def test_the_command_line_shows_no_secret(urls, call):
                 patch.setenv(URL_VARIABLE, url)
             done = CliRunner().invoke(app, words, prog_name="spark-queue")
         assert isinstance(done.exception, SystemExit), (words, done.exception)
-        check(done.output)
+        check_no_secret(done.output)
 
 
 @settings(max_examples=30)
@@ -417,4 +419,4 @@ def test_a_job_shows_no_secret(urls):
         for words in (["--urll=" + url], ["--url", url, "--option", url], ["--master", "x", url], ["--json=" + url]):
             with redirect_stderr(StringIO()) as said, suppress(SystemExit):
                 job.Parser("job", "", "").parse(["--queue", "q", *words])
-            check(said.getvalue())
+            check_no_secret(said.getvalue())

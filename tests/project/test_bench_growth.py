@@ -16,7 +16,7 @@ growth = importlib.import_module("growth")
 report = importlib.import_module("report")
 
 
-def urls(tmp_path):
+def sqlite_urls(tmp_path):
     return {"sqlite": f"sqlite:///{tmp_path}/queues.db"}
 
 
@@ -29,7 +29,7 @@ def small(monkeypatch):
 
 @pytest.mark.parametrize("name", [one for one in curves.CURVES if one != "consumers"])
 def test_a_measurement_leaves_each_queue_as_it_was_and_a_curve_leaves_nothing(small, tmp_path, name):
-    made = curves.CURVES[name](urls(tmp_path)["sqlite"], tmp_path, 40)
+    made = curves.CURVES[name](sqlite_urls(tmp_path)["sqlite"], tmp_path, 40)
     sizes = [1 if name == "queues" else 50, 120]
     made.prepare(sizes)
     before = {size: point.store.sizes(point.queue) for size, point in made.points.items()}
@@ -41,13 +41,13 @@ def test_a_measurement_leaves_each_queue_as_it_was_and_a_curve_leaves_nothing(sm
 
 
 def test_consumers_in_processes_of_their_own_drain_everything(tmp_path):
-    found = growth.measure("consumers", urls(tmp_path), tmp_path, {"sqlite": [1, 2]}, 100, 1)
+    found = growth.measure("consumers", sqlite_urls(tmp_path), tmp_path, {"sqlite": [1, 2]}, 100, 1)
     assert set(found.operations("sqlite")) == {"reserve a hundred", "drain"}
     assert list(tmp_path.iterdir()) == []
 
 
 def test_many_queues_are_there_while_they_are_measured(small, tmp_path, monkeypatch):
-    made = curves.Queues(urls(tmp_path)["sqlite"], tmp_path, 40)
+    made = curves.Queues(sqlite_urls(tmp_path)["sqlite"], tmp_path, 40)
     made.prepare([1, 5])
     seen = []
     monkeypatch.setattr(made, "measure", lambda point, size: seen.append(len(point.store.queues())) or {})

@@ -32,7 +32,7 @@ def checkout(tmp_path):
     return tmp_path
 
 
-def run(folder, *command):
+def run_in(folder, *command):
     env = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(ROOT)}
     env["COLUMNS"] = "120"
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=900, check=False)
@@ -42,7 +42,7 @@ def run(folder, *command):
 
 def demo(folder, flights, *args):
     """Run the demo, and return what it prints."""
-    done = run(folder, sys.executable, "jobs/demo.py", *args)
+    done = run_in(folder, sys.executable, "jobs/demo.py", *args)
     reported = done.stdout
     written = rf"^3\. {flights:,} flights written to the queue departures in .* flights written per second\)$"
     assert re.search(written, reported, re.M)
@@ -137,11 +137,11 @@ def test_the_demo_of_a_sample(checkout):
 def test_the_demo_of_all_flights_and_what_it_says_is_next(checkout):
     reported = demo(checkout, ALL)
     graph, push, exchange = (shlex.split(line) for line in reported.split("let them flow:\n")[1].strip().splitlines())
-    assert "airport/__no_route__ (" in run(checkout, *graph).stdout
-    assert f"{ALL:,} rows pushed" in run(checkout, *push).stderr
+    assert "airport/__no_route__ (" in run_in(checkout, *graph).stdout
+    assert f"{ALL:,} rows pushed" in run_in(checkout, *push).stderr
     page = (ROOT / "docs" / "exchanges.md").read_text()
     written = re.findall(r"^\$ python (jobs/exchange.py .*)$", page, re.MULTILINE)
     assert " ".join(exchange[1:4]) == written[0], "the docs have the same, with checkpoints of its own"
-    facts = json.loads(run(checkout, *exchange, "--json").stdout)
+    facts = json.loads(run_in(checkout, *exchange, "--json").stdout)
     assert facts["exchanges"]["by_delay"]["received"] == ALL
     assert {one["state"] for one in facts["exchanges"].values()} == {"finished"}

@@ -37,18 +37,18 @@ def started(monkeypatch):
     return started
 
 
-def start():
+def start_first():
     services._start(services.SERVICES[0])
 
 
 def test_a_lock_is_made_for_its_owner_alone(lock, started):
-    start()
+    start_first()
     assert lock.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_lock_that_is_there_is_taken_with_what_it_holds(lock, started):
     lock.write_text("kept")
-    start()
+    start_first()
     assert lock.read_text() == "kept"
     assert started == [services.SERVICES[0]]
 
@@ -58,7 +58,7 @@ def test_a_link_is_refused_and_the_file_behind_it_stays_as_it_is(lock, started, 
     victim.write_text("precious")
     lock.symlink_to(victim)
     with pytest.raises(ServiceError, match=rf"{lock} as a lock \(it is a symbolic link\): remove it, or set TMPDIR"):
-        start()
+        start_first()
     assert victim.read_text() == "precious"
     assert started == []
 
@@ -66,7 +66,7 @@ def test_a_link_is_refused_and_the_file_behind_it_stays_as_it_is(lock, started, 
 def test_a_link_to_nothing_makes_no_file(lock, started, tmp_path):
     lock.symlink_to(tmp_path / "nothing")
     with pytest.raises(ServiceError, match="symbolic link"):
-        start()
+        start_first()
     assert not (tmp_path / "nothing").exists()
 
 
@@ -75,7 +75,7 @@ def test_a_lock_of_another_user_is_refused(lock, started, monkeypatch):
     owner = lock.stat().st_uid
     monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
     with pytest.raises(ServiceError, match=rf"{lock} as a lock \(it belongs to user {owner}\)"):
-        start()
+        start_first()
     assert started == []
 
 
@@ -83,7 +83,7 @@ def test_a_lock_of_another_user_is_refused(lock, started, monkeypatch):
 def test_what_is_no_file_is_refused_without_waiting(lock, started):
     os.mkfifo(lock)
     with pytest.raises(ServiceError, match="not a regular file"):
-        start()
+        start_first()
 
 
 def test_one_at_a_time_holds_a_lock(lock):

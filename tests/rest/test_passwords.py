@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import logging
 import threading
 import time
@@ -21,7 +20,7 @@ from spark_queue.rest.guard.credentials import CallerRole, Credentials
 from spark_queue.rest.guard.passwords import PasswordChecker, PasswordTooLong, is_crypt_hash
 from spark_queue.rest.settings import Settings
 from tests.rest.in_process import calling
-from tests.serving import serving
+from tests.serving import basic, serving
 
 #: The hash of "x": parameters of tests are the same in all workers.
 HASH = "$2y$04$duYlpxNsgYvxX.fRLpEkQutpETSyU84DhbMOhy50nhp.ivyOf7w66"
@@ -31,10 +30,6 @@ def hashed(password, cost=4, kind="2y"):
     """As `htpasswd -B` writes it."""
     made = bcrypt.hashpw(password.encode(), bcrypt.gensalt(cost)).decode()
     return f"${kind}{made[3:]}"
-
-
-def basic(text):
-    return {"authorization": f"Basic {base64.b64encode(text.encode()).decode()}"}
 
 
 def checker(*users):

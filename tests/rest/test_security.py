@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-
 import httpx
 import pytest
 from fastapi.routing import APIRoute
@@ -15,7 +13,7 @@ from spark_queue.rest.guard.address import check_address
 from spark_queue.rest.guard.credentials import CallerRole, Credentials, role_of
 from spark_queue.rest.settings import Settings
 from tests.rest.in_process import calling
-from tests.serving import serving
+from tests.serving import basic, serving
 
 TOKEN, USER = "correct-horse-battery", "clerk:pässword:1"
 
@@ -27,10 +25,6 @@ def guarded(tmp_path_factory):
     env = {"SPARK_QUEUE_REST_TOKEN": TOKEN}
     with serving(folder, "--url", f"a=sqlite:///{folder}/q.db", "--users-file", folder / "users", env=env) as started:
         yield started
-
-
-def basic(text):
-    return {"authorization": f"Basic {base64.b64encode(text.encode()).decode()}"}
 
 
 @pytest.mark.parametrize(

@@ -212,20 +212,20 @@ def scenes(world: World, way: Way, operation: Operation, meanwhile: Begin | None
 
 @cases(*SCHEMES, operations=OPERATIONS)
 def test_an_operation_is_completed_whatever_request_fails(world, name, way):
-    check(world, way, OPERATIONS[name])
+    check_operation(world, way, OPERATIONS[name])
 
 
 @cases("redis forgets its scripts", operations=["push", "commit"])
 def test_scripts_are_sent_again_whatever_request_fails(world, name, way):
-    check(world, way, OPERATIONS[name])
+    check_operation(world, way, OPERATIONS[name])
 
 
 @cases("mongodb without transactions", operations=["unstage"])
 def test_a_server_without_transactions_forgets_a_stage_whatever_request_fails(world, name, way):
-    check(world, way, OPERATIONS[name])
+    check_operation(world, way, OPERATIONS[name])
 
 
-def check(world: World, way: Way, operation: Operation) -> None:
+def check_operation(world: World, way: Way, operation: Operation) -> None:
     """In the end all is as if undisturbed; until then each message is as before or as after it."""
     recover = operation.recover or operation.act
     scene = Scene(world, operation)

@@ -300,7 +300,7 @@ class MultiInputPlanner:
 
     @property
     def max_rows(self) -> int:
-        """The most rows of a batch, as far as memory and the database limit them."""
+        """The maximum number of rows of a batch, by the limits of memory and of the database."""
         return min(member.max_rows for member in self.members.values())
 
     def stop_at_now(self) -> None:

@@ -484,7 +484,7 @@ class RedisStore(SignallingStore):
         return rows
 
     def _settle_runs(self, script: str, queue: str, arguments: tuple[Any, ...], runs: list[bytes] | None) -> int:
-        """Run a script over runs, or all that the tag holds, until nothing is left to do.
+        """Run a script on these runs (`None`: on all of the tag) until nothing is left to do.
 
         Return the number of messages. Raises `StoreError`.
         """

@@ -6,6 +6,7 @@ from collections import Counter
 
 from spark_queue import open_store
 from spark_queue.messages.message import messages
+from spark_queue.spark.read.batch_size import FIRST_ROWS
 from spark_queue.stores.conformance.waiting import end_lease, wait_until
 from spark_queue.stores.services.owner import revoke
 
@@ -68,3 +69,11 @@ def held_until(url, queue):
     """The end of each lease by batch, `None` for never."""
     with open_store(url) as store:
         return {one.tag.split("/")[2]: one.until for one in store.reservations(queue)}
+
+
+def plan_next(planner, start, limit=FIRST_ROWS, prefetch=0):
+    """Plan a batch and start it; return its end."""
+    end = planner.next(start, limit, prefetch=prefetch)
+    if end != start:
+        planner.plan(start, end)
+    return end

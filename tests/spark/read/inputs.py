@@ -7,6 +7,7 @@ import json
 from spark_queue import Queue, open_store
 from spark_queue.messages.message import messages, pushes
 from spark_queue.options.queue_options import QueueOptions
+from spark_queue.spark.read.consumer import Consumer
 from spark_queue.spark.read.fetch import fetch_zipped
 from spark_queue.spark.read.multi_input import MultiInputPlanner
 from spark_queue.spark.schema import read_schema
@@ -108,3 +109,10 @@ def stream(spark, world, bindings="ab", schema=None, **options):
 def start(df, folder, on_batch, **trigger):
     writer = df.writeStream.foreachBatch(on_batch).option("checkpointLocation", f"{folder}/checkpoint")
     return writer.trigger(**trigger or {"processingTime": "0 seconds"}).start()
+
+
+def planner_of(url, name, **options):
+    raw = {"url": url, "numPartitions": "2", "waitTimeout": "0s"} | options
+    raw |= {} if "inputs" in raw else {"queue": name}
+    parsed = QueueOptions.parse(raw, "stream")
+    return (MultiInputPlanner if "inputs" in raw else Consumer)(parsed)

@@ -22,7 +22,7 @@ from tests.spark.read.test_stream import stopped
 from tests.spark_session import SPARK
 
 
-def numbers(rows):
+def numbers_of_rows(rows):
     return [json.loads(row.payload)["n"] for row in rows]
 
 
@@ -65,18 +65,18 @@ def test_each_query_gets_every_message_and_goes_on_where_it_was(q_any, tmp_path)
     q_any.push([{"n": -1}], delay=3600)
     one, two = (str(tmp_path / name) for name in ("one", "two"))
     batches = q_any.drain(checkpoint=one, mode="log", maxRecordsPerTrigger="1000", numPartitions="2")
-    assert sorted(numbers(flat(batches))) == list(range(2_500))
+    assert sorted(numbers_of_rows(flat(batches))) == list(range(2_500))
     q_any.push([{"n": n} for n in range(2_500, 2_600)])
-    assert sorted(numbers(flat(q_any.drain(checkpoint=one, mode="log")))) == list(range(2_500, 2_600))
+    assert sorted(numbers_of_rows(flat(q_any.drain(checkpoint=one, mode="log")))) == list(range(2_500, 2_600))
     later = flat(q_any.drain(checkpoint=two, mode="log", consumer="other"))
-    assert sorted(numbers(later)) == list(range(2_600))
+    assert sorted(numbers_of_rows(later)) == list(range(2_600))
     assert sorted(row.position for row in later) == list(range(2_600))
     first = {row.id: row for row in flat(batches)}
     again = {row.id: row for row in later}
     assert all(again[id].position == row.position for id, row in first.items()), "the same order for all"
     assert not {row.delivery_hash for row in first.values()} & {row.delivery_hash for row in later}
     kept = q_any.read(mode="log")
-    assert sorted(numbers(kept.collect())) == list(range(2_600))
+    assert sorted(numbers_of_rows(kept.collect())) == list(range(2_600))
     columns = ["id", "queue", "payload", "headers", "mature", "tries", "pushed", "delivery_hash", "position"]
     assert kept.columns == columns
     assert q_any.drain(checkpoint=two, mode="log", consumer="other") == []
@@ -148,7 +148,7 @@ def test_what_was_removed_fails_the_query_or_is_passed_over(q, tmp_path):
     with pytest.raises(StreamingQueryException, match=r"1 message removed from position 10 on.*failOnDataLoss"):
         q.drain(checkpoint=late, mode="log")
     q.push([{"n": 11}])
-    assert numbers(flat(q.drain(checkpoint=late, mode="log", failOnDataLoss="false"))) == [11]
+    assert numbers_of_rows(flat(q.drain(checkpoint=late, mode="log", failOnDataLoss="false"))) == [11]
 
 
 def test_a_batch_read_changes_nothing(q):

@@ -57,7 +57,7 @@ def test_a_schema_that_inputs_lack_is_an_error(schema, message):
     assert message in str(caught.value)
 
 
-def stored(*rows):
+def stored_rows(*rows):
     made = [
         {"id": id, "queue": "q", "payload": payload.encode(), "payload_kind": "json", "headers": [("h", id)],
          "mature": 0, "tries": 1}
@@ -74,14 +74,16 @@ def test_rows_have_what_the_user_asks_for_and_null_where_an_input_gives_nothing(
     schema = StructType([schema.fields[0], schema["order"], schema["delivery_hash"]])
     check_read_schema(schema, parse())
     join = batch_joiner(schema, parse())
-    both = join({"order": stored(("1", "7"), ("2", "8")), "price": stored(("3", '{"n":1}'), ("4", "[1]"))}, "c/1/5")
+    both = join(
+        {"order": stored_rows(("1", "7"), ("2", "8")), "price": stored_rows(("3", '{"n":1}'), ("4", "[1]"))}, "c/1/5"
+    )
     prices = both.column("price").to_pylist()
     assert [one["payload"] for one in prices] == [{"n": 1}, None]
     assert [one["_corrupt_payload"] for one in prices] == [None, "[1]"]
     assert [one["payload"] for one in both.column("order").to_pylist()] == ["7", "8"]
     hashes = [hashlib.sha256(f"c/1/5\0{ids}".encode()).hexdigest() for ids in ("1\x003", "2\x004")]
     assert both.column("delivery_hash").to_pylist() == hashes
-    alone = join({"order": stored(("1", "7"))}, "c/1/5")
+    alone = join({"order": stored_rows(("1", "7"))}, "c/1/5")
     assert alone.column("price").to_pylist() == [None]
     assert alone.column("delivery_hash").to_pylist() == [hashlib.sha256(b"c/1/5\x001").hexdigest()]
     assert both.schema == alone.schema
@@ -93,10 +95,10 @@ def test_a_read_has_the_tag_if_it_is_asked_for():
     check_read_schema(schema, parse(**queue))
     assert "tag" not in read_schema(parse(**queue)).names
     shape = batch_converter(schema, parse(**queue))
-    assert shape(stored(("1", "7"), ("2", "8")), "c/1/5/0").to_pylist() == [
+    assert shape(stored_rows(("1", "7"), ("2", "8")), "c/1/5/0").to_pylist() == [
         {"id": id, "tag": "c/1/5/0"} for id in ("1", "2")
     ]
-    assert shape(stored(("1", "7")), None).to_pylist() == [{"id": "1", "tag": None}], "a snapshot holds nothing"
+    assert shape(stored_rows(("1", "7")), None).to_pylist() == [{"id": "1", "tag": None}], "a snapshot holds nothing"
     with pytest.raises(SchemaError, match="has no column 'tag'"):
         check_read_schema(schema, parse(**log))
     check_write_schema(

@@ -71,7 +71,7 @@ def opened(url, layout, collection):
     return store, "sales" if layout == "pl-mongo" else collection.name
 
 
-def plain(collection):
+def insert_users(collection):
     collection.insert_many([{"_id": n, "name": f"user {n}"} for n in range(3)])
 
 
@@ -111,7 +111,7 @@ def commented(collection):
 
 
 APPLICATIONS = [
-    plain, like_messages, ours_without_indexes, bonds, more_indexes, unique_index, same_name_of_index, empty,
+    insert_users, like_messages, ours_without_indexes, bonds, more_indexes, unique_index, same_name_of_index, empty,
     validated, commented, capped, view, time_series, of_another_layout,
 ]  # fmt: skip
 
@@ -232,7 +232,7 @@ def test_the_sizes_of_many_queues_leave_it_out(mongodb_url, users, application, 
 
 
 def test_many_queues_of_an_invalid_pipeline_are_refused_with_one_check(mongodb_url, users, monkeypatch):
-    plain(users)
+    insert_users(users)
     store, name = opened(mongodb_url, "pl-mongo", users)
     with store:
         asked = []
@@ -243,7 +243,7 @@ def test_many_queues_of_an_invalid_pipeline_are_refused_with_one_check(mongodb_u
 
 
 def test_the_error_says_what_to_do(mongodb_url, users):
-    plain(users)
+    insert_users(users)
     url = mongodb_url.replace("mongodb://", "mongodb://joe:sesame@", 1)
     with open_store(mongodb_url) as store:
         store.url = url
@@ -262,7 +262,7 @@ def test_a_stage_is_published_as_a_whole_or_not_at_all(mongodb_url, users):
         first = f"a{users.name}"
         store.stage(first, "s/1/1", pushes(["a"]))
         store.stage(users.name, "s/1/1", pushes(["b"]))
-        plain(users)
+        insert_users(users)
         with pytest.raises(NotAQueue):
             store.publish(["s/1/1"])
         assert store.sizes(first).total == 0
@@ -273,7 +273,7 @@ def test_a_stage_is_published_as_a_whole_or_not_at_all(mongodb_url, users):
 
 
 def test_what_an_earlier_version_counted_of_it_is_not_listed(mongodb_url, database, users):
-    plain(users)
+    insert_users(users)
     counted = database.client[f"{database.name}_stats"]["keuss_stats"]
     counted.insert_one({"_id": f"keuss:stats:N:{users.name}", "ns": "N", "name": users.name, "counters": {"put": 1}})
     with open_store(mongodb_url) as store:
@@ -428,7 +428,7 @@ def test_a_push_finds_it_out_within_a_second(mongodb_url, users):
     with open_store(mongodb_url, limits=limits_of(mongodb_url, insert_age=0.0)) as store:
         store.push(users.name, pushes(["a"]))
         users.drop()
-        plain(users)
+        insert_users(users)
         for act in (OPERATIONS["push"], OPERATIONS["reserve"]):
             with pytest.raises(NotAQueue):
                 act(store, users.name, "")
@@ -436,7 +436,7 @@ def test_a_push_finds_it_out_within_a_second(mongodb_url, users):
     assert MongoLimits.insert_age <= 1
 
 
-@pytest.mark.parametrize("application", [plain, like_messages, empty])
+@pytest.mark.parametrize("application", [insert_users, like_messages, empty])
 def test_what_did_not_exist_and_is_no_queue_now_is_not_touched(mongodb_url, users, application):
     with open_store(mongodb_url, retry_timeout=0) as store:
         assert store.sizes(users.name) == Sizes(0, 0, 0)

@@ -72,7 +72,7 @@ class Polls:
         return (all_sent - sent) / (ended - begun) / FASTER
 
 
-def opened(url) -> Any:
+def open_any(url) -> Any:
     return open_store(url)
 
 
@@ -80,7 +80,7 @@ def opened(url) -> Any:
 @pytest.mark.parametrize("state", ["empty", "scheduled", "paused"])
 def test_a_waiting_client_of_redis_sends_at_most_one_command_a_second(queue, faster, layout, state):
     url, name = queue
-    with opened(url + layout) as store, Redis.from_url(url, protocol=2) as raw:
+    with open_any(url + layout) as store, Redis.from_url(url, protocol=2) as raw:
         if state == "scheduled":
             store.push(name, pushes(["x"], delay=3_600_000))
         elif state == "paused":
@@ -98,7 +98,7 @@ def test_a_waiting_client_of_redis_sends_at_most_one_command_a_second(queue, fas
 
 def test_many_waiting_requests_of_a_service_send_at_most_one_command_a_second_for_each_queue(queue, faster):
     url, name = queue
-    with opened(url) as store, Redis.from_url(url, protocol=2) as raw:
+    with open_any(url) as store, Redis.from_url(url, protocol=2) as raw:
         polls = Polls(store, raw)
 
         async def wait():
@@ -126,7 +126,7 @@ def rarely(set_limits):
 
 def test_a_message_that_is_due_later_comes_on_time_between_two_polls(redis_url, rarely):
     name = f"t{uuid.uuid4().hex[:16]}"
-    with opened(redis_url) as store, opened(redis_url) as other:
+    with open_any(redis_url) as store, open_any(redis_url) as other:
         other.push(name, pushes(["x"], delay=300))
         began = time.monotonic()
         assert store.wait(name, 60_000)
@@ -140,7 +140,7 @@ def test_a_message_that_is_due_later_comes_on_time_between_two_polls(redis_url, 
 def test_after_a_message_without_a_signal_a_client_polls_as_often_as_one_without_signals(redis_url, monkeypatch):
     """As if keuss had pushed it that sends no signals, or a client that was killed before it could."""
     name = f"t{uuid.uuid4().hex[:16]}"
-    with opened(redis_url) as store, opened(redis_url) as silent:
+    with open_any(redis_url) as store, open_any(redis_url) as silent:
         monkeypatch.setattr(silent._sender, "_send", lambda *_: None)
         store._signal_version(name)
         wait_until(lambda: store._listener.is_receiving(name))
@@ -178,7 +178,7 @@ def test_messages_with_signals_leave_polls_rare(redis_url):
 
 def test_a_client_that_receives_no_signals_polls_twice_a_second(redis_url, monkeypatch):
     name = f"t{uuid.uuid4().hex[:16]}"
-    with opened(redis_url) as store:
+    with open_any(redis_url) as store:
         store._signal_version(name)
         wait_until(lambda: store._listener.is_receiving(name))
         assert store.poll_interval(name) == 5
@@ -186,7 +186,7 @@ def test_a_client_that_receives_no_signals_polls_twice_a_second(redis_url, monke
         store._listener.reconnect()
         wait_until(lambda: store._listener._disconnected, description="that its connection is lost")
         assert store.poll_interval(name) == 0.5
-    with opened(f"{redis_url}?layout=rfq") as store:
+    with open_any(f"{redis_url}?layout=rfq") as store:
         store._signal_version(name)
         wait_until(lambda: store._listener.is_receiving(name))
         assert store.poll_interval(name) == 0.5, "rfq's own programs send none"

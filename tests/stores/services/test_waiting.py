@@ -251,7 +251,7 @@ def test_a_connection_that_is_cut_is_followed_by_another(
 
 
 @contextmanager
-def held(connections, hold):
+def connections_held(connections, hold):
     """Hold connections, each in a thread, within the block."""
     with ThreadPoolExecutor(connections) as threads:
         holding = [threads.submit(hold) for _ in range(connections)]
@@ -269,7 +269,7 @@ def test_a_mongodb_pool_in_use_is_an_error_and_no_hang(mongodb_url, run):
         def hold():  # the server answers late, for nothing changes
             client.admin.command("hello", topologyVersion=version, maxAwaitTimeMS=3_000)
 
-        with held(2, hold):
+        with connections_held(2, hold):
             wait_until(lambda: [one.pool.active_sockets for one in client._topology._servers.values()] == [2])
             for act in (lambda: store.push(run, pushes(["x"])), lambda: store.reserve(run, "c/1", 1), store.now):
                 began = time.monotonic()
@@ -298,7 +298,7 @@ def test_a_redis_pool_in_use_is_an_error_and_no_hang(redis_url, run):
             begun.wait(DEADLINE)
             client.blpop([f"{run}.none"], timeout=3)
 
-        with held(2, hold):
+        with connections_held(2, hold):
             begun.wait(DEADLINE)
             wait_until(lambda: client.connection_pool.pool.empty())
             began = time.monotonic()

@@ -21,16 +21,16 @@ def fetched(store, queues):
 
 @cases(*registered.schemes(server=False))
 def test_burying_is_completed_whatever_request_fails(world, name, way):
-    check(world, way)
+    check_reader(world, way)
 
 
 @pytest.mark.full
 @cases(*registered.schemes(server=True))
 def test_burying_is_completed_on_a_server_whatever_request_fails(world, name, way):
-    check(world, way)
+    check_reader(world, way)
 
 
-def check(world, way):
+def check_reader(world, way):
     """Cut a reader off at one request after the other, and let another go on."""
     scheme = world.store.url.partition(":")[0]
     kind = f"{scheme}/{registered.default_layout(scheme)}"
