@@ -14,7 +14,7 @@ MOST = 90
 
 
 def shared_names(sources: Iterable[str]) -> set[str]:
-    """Return the names of functions that several of these files define, without tests, fixtures and private names."""
+    """Return the names of helpers that several of these files define, without fixtures and private names."""
     files: defaultdict[str, int] = defaultdict(int)
     for source in sources:
         names = set()
