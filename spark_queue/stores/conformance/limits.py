@@ -43,7 +43,8 @@ def with_limits(**limits: Any) -> Callable[[Test], Test]:
 def default_limits(**limits: Any) -> Iterator[None]:
     """Let stores that are made in the block have these limits, unless they are made with others.
 
-    This is for stores that the package opens by their URL, in this process.
+    This is for stores that the package opens by their URL, in this process. Raises `TypeError` as
+    `limits_of` does.
     """
     classes = {store_class(f"{scheme}://") for scheme in STORES if not STORES[scheme].variant_of}
     before = {one: one.default_limits for one in classes}
