@@ -43,8 +43,8 @@ def arguments() -> list[str]:
     return [sys.executable, "-m", "spark_queue.cli"]
 
 
-def telling() -> list[str]:
-    """The same, telling the first time that it waits for a message."""
+def announcing() -> list[str]:
+    """Return the same, which prints a line when it waits for a message for the first time."""
     code = (
         "from spark_queue.stores.base import Store\n"
         "from spark_queue.cli import main\n"

@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import uuid
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from urllib.parse import urlsplit, urlunsplit
 
@@ -15,6 +15,7 @@ from hypothesis import settings
 
 from spark_queue import open_store
 from spark_queue.stores import STORES
+from spark_queue.stores.conformance.limits import default_limits
 from spark_queue.stores.services.ledger import delete_sink
 from tests import registered
 from tests.redis_server import Server
@@ -104,6 +105,20 @@ def new_server(tmp_path):
 @pytest.fixture
 def sqlite_url(tmp_path):
     return f"sqlite:///{tmp_path}/queues.db"
+
+
+@pytest.fixture
+def set_limits():
+    """Return a function that sets limits of the stores that are made from then on: see `default_limits`."""
+    with ExitStack() as stack:
+        yield lambda **limits: stack.enter_context(default_limits(**limits))
+
+
+@pytest.fixture(autouse=True)
+def _limits(request):
+    """Set the limits of a test that has the decorator `with_limits`."""
+    if found := getattr(getattr(request.node, "function", None), "limits", None):
+        request.getfixturevalue("set_limits")(**found)
 
 
 @pytest.fixture(scope="session")

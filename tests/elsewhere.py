@@ -2,7 +2,7 @@
 
 They get a mount namespace and a host name of their own (`unshare`), as root or in a user namespace. Where a system
 forbids both, the path leads through `/proc/self/cwd`, and they run in another folder: for them, too, it names another
-file. What is seen then is the same, but for the host name and the id of the machine.
+file. So they see the same, but for the host name and the id of the machine.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TRY = f"mount -t tmpfs none /mnt && mount --bind /dev/null {_BOOT} && hostname 
 
 @cache
 def namespaces() -> list[str]:
-    """The command that makes namespaces here; empty where that is forbidden."""
+    """The command that makes namespaces here; empty if that is forbidden."""
     for command in (["unshare", "-mu"], ["unshare", "-rmu"]):
         try:
             done = subprocess.run([*command, "sh", "-c", _TRY], capture_output=True, check=False)

@@ -1,4 +1,4 @@
-"""Requests that are meant to keep a server from its other callers: what each sends, and what it is answered."""
+"""Requests that try to keep a server from its other callers: what each sends, and what the server answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many callers of a server at once, and what they came to: nothing is lost, and nobody has what another holds.
+"""Many callers of a server at once, and what they came to: nothing is lost, and none gets what another holds.
 
 A client that does little besides calling: what is measured is the server.
 """
@@ -40,8 +40,8 @@ class Caller:
         if self._stream is None:
             self._stream = await asyncio.open_connection(self._host, self._port, ssl=self._tls)
         reader, writer = self._stream
-        told = {"host": f"{self._host}:{self._port}", "content-length": str(len(body)), **(headers or {})}
-        head = "".join(f"{name}: {value}\r\n" for name, value in told.items())
+        fields = {"host": f"{self._host}:{self._port}", "content-length": str(len(body)), **(headers or {})}
+        head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
         try:
             writer.write(f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode() + body)
             first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").splitlines()[:-1]
@@ -86,7 +86,7 @@ class Tally:
     broken: int = 0
 
     def take(self, id: str, dying: bool) -> None:
-        """Somebody got a message."""
+        """Count a message that a client got."""
         if id in self.committed and id not in self.repeated:
             self.wrong.append(f"{id} was committed, and came again")
         if id in self.held and not dying:
@@ -105,7 +105,7 @@ async def load(
     dying: bool = False,
     seed: int = 7,
 ) -> Tally:
-    """Let so many clients push, reserve, commit and roll back for so long, or until it is enough; take what is left.
+    """Let clients push, reserve, commit and roll back for some time, or until it is enough; take what is left.
 
     `paths`: the queues, which the clients share out. `dying`: the server may die and come again; a call that broke
     is made again, by the next client if it was a reservation.

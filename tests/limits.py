@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from spark_queue.messages import headers as bounds
+from spark_queue.messages import headers as message_headers
 from spark_queue.messages.schema import PUSHES
 
 #: The largest payload of a queue in MongoDB.
@@ -119,12 +119,13 @@ class Limits:
     def _headers(self) -> Sequence[tuple[str, str]]:
         if self._random.random() < 0.4:
             return []
-        number = self._random.choice([1, 3, bounds.HEADER_COUNT_LIMIT, bounds.HEADER_COUNT_LIMIT + 1])
+        most = message_headers.HEADER_COUNT_LIMIT
+        number = self._random.choice([1, 3, most, most + 1])
         choices: list[dict[str, str]] = [
             {f"h{n}": "" for n in range(number)},
             dict.fromkeys(self._random.sample(TEXTS, 3), "v"),
             {"v": self._random.choice(TEXTS)},
-            {"big": "x" * (bounds.HEADER_SIZE_LIMIT - 3 + self._random.choice([0, 1]))},
+            {"big": "x" * (message_headers.HEADER_SIZE_LIMIT - 3 + self._random.choice([0, 1]))},
             {str(n): "é" * 4_095 for n in range(self._random.choice([3, 4, 5]))},
             {"$ref": "a", "$id": "b"},
             {"x-error": "old", "x-dl-t": "never", "x-dl-tries": "x", "x-dl-from-queue": "elsewhere"},

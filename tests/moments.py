@@ -1,4 +1,4 @@
-"""Ends of leases and other moments that a test moves in the database, so that nobody waits until they come."""
+"""Ends of leases and other moments that a test moves in the database, so that no test waits until they come."""
 
 from __future__ import annotations
 

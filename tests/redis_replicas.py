@@ -122,7 +122,7 @@ class SentinelPair(Pair):
             wait_until(self._is_ready, description="two Sentinels that know each other")
             with suppress(redis.ResponseError):  # Redis 6 always looks every 10 s
                 self._ask("DEBUG", "INFO-PERIOD", LOOK_EVERY)
-        except BaseException:
+        except BaseException:  # nothing may return into the tests
             self.kill()
             raise
 

@@ -1,10 +1,10 @@
 """Real MongoDB and Redis servers for the tests, on 127.0.0.1 only, with nothing but the standard library.
 
-    python tests/services.py start      start what is missing, wait until it is healthy
-    python tests/services.py env        print `export` lines for a shell
-    python tests/services.py status     say what runs and where
-    python tests/services.py stop       end what `start` started
-    python tests/services.py run CMD…   start, run CMD with the addresses in its environment, stop again
+    python tests/services.py start      start what is missing, wait until it is healthy.
+    python tests/services.py env        print `export` lines for a shell.
+    python tests/services.py status     say what runs and where.
+    python tests/services.py stop       end what `start` started.
+    python tests/services.py run CMD…   start, run CMD with the addresses in its environment, stop again.
 
 A server named by SPARK_QUEUE_MONGODB_URL or SPARK_QUEUE_REDIS_URL is used as it is, never started or stopped
 here. Otherwise a `mongod` / `redis-server` on PATH is used. Without one, MongoDB is downloaded into `.services/`,
@@ -76,7 +76,7 @@ class Service:
     url: str
 
     def external(self) -> str | None:
-        """The address of a server that somebody else looks after."""
+        """The address of a server that this program did not start."""
         return os.environ.get(self.variable)
 
 
@@ -238,7 +238,7 @@ psycopg2-binary==2.9.6 --hash=sha256:0645376d399bfd64da57148694d78e1f431b1e1ee10
 
 
 def mongod_command(port: int, data: Path, transaction: int = 10) -> tuple[list[str], dict[str, str]]:
-    """A one-node replica set, so that transactions and change streams exist; one ends after so many seconds."""
+    """A one-node replica set, so that transactions and change streams exist; one ends after `transaction` seconds."""
     if found := shutil.which("mongod"):
         program, env = found, {}
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import signal
 import subprocess
@@ -17,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 
 
 class Serving:
-    """A server: where it is, what it has said, and its process."""
+    """A server: its address, its output, and its process."""
 
     def __init__(self, folder: Path, *args: object, env: dict[str, str] | None = None) -> None:
         self._said = folder / f"serve-{time.monotonic_ns()}.log"
@@ -40,11 +41,11 @@ class Serving:
         return self._said.read_text()
 
     def _listening(self) -> str:
-        def tells() -> bool:
+        def has_started() -> bool:
             return "serving at " in self.said or self.process.poll() is not None
 
-        with suppress(AssertionError):  # what it has said tells more
-            wait_until(tells)
+        with suppress(AssertionError):  # its output says more
+            wait_until(has_started)
         for line in self.said.splitlines():
             if line.startswith("serving at "):
                 return line.removeprefix("serving at ")
@@ -68,3 +69,7 @@ def serving(folder: Path, *args: object, env: dict[str, str] | None = None) -> I
         yield started
     finally:
         started.kill()
+
+
+def basic(text):
+    return {"authorization": f"Basic {base64.b64encode(text.encode()).decode()}"}

@@ -1,7 +1,7 @@
 """spark_classes.py FILE: an archive of the Java classes that Spark loads, from which a JVM has them in half the time.
 
-A JVM takes the file by `-XX:SharedArchiveFile=FILE`, and goes on without it where Java, its options or Spark's jars
-have changed since, or where the file is empty, as it is left where this Java makes none.
+A JVM takes the file by `-XX:SharedArchiveFile=FILE`. It goes on without it if Java, its options or Spark's jars have
+changed since. It also does if the file is empty: a Java that makes no archive leaves it so.
 """
 
 from __future__ import annotations

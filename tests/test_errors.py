@@ -19,6 +19,7 @@ from spark_queue.errors import (
     did_you_mean,
 )
 from spark_queue.stores import STORES, Registration, open_store, store_class
+from spark_queue.stores.sqlite.limits import SqliteLimits
 
 TREE = [one for _, one in inspect.getmembers(errors, inspect.isclass) if issubclass(one, Exception)]
 
@@ -59,7 +60,7 @@ def test_near_names():
         ("sqlite:///", "names no file"),
     ],
 )
-def test_a_url_without_a_store_is_told(url, message):
+def test_a_url_without_a_store_is_refused(url, message):
     with pytest.raises(OptionError) as caught:
         open_store(url)
     assert message in str(caught.value)
@@ -162,14 +163,10 @@ def test_a_file_that_another_process_holds(tmp_path):
         store.sizes("a")
     holder = sqlite3.connect(tmp_path / "q.db", isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
-    from spark_queue.stores.sqlite import store as sqlite
-
-    busy, sqlite.BUSY_TIMEOUT = sqlite.BUSY_TIMEOUT, 0.05
     try:
-        with open_store(url, retry_timeout=200) as store:
+        with open_store(url, retry_timeout=200, limits=SqliteLimits(busy_timeout=0.05)) as store:
             assert store.sizes("a").total == 0, "readers need not wait"
             with pytest.raises(StoreUnavailable, match="another process holds"):
                 store.drop("a")
     finally:
-        sqlite.BUSY_TIMEOUT = busy
         holder.close()

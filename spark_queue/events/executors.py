@@ -82,7 +82,7 @@ class Executor:
     place: Annotated[str, Field(init=False)] = field(default="", compare=False)  #: the file and line that declare it
 
     def __post_init__(self) -> None:
-        """Check values as those of a file are checked. Raises `OptionError` if one is invalid."""
+        """Check the values by the rules for a file. Raises `OptionError` if one is invalid."""
         for name in ("source", "type"):
             names = tuple(check_name(one, name) for one in _to_list(getattr(self, name)))
             if not names:

@@ -73,7 +73,7 @@ STEPS: Mapping[str, bool] = {"steps": True}
 
 
 def sections(graph: type[Graph] | Graph) -> list[str]:
-    """Return the names of the fields of a graph that have steps."""
+    """Return the names of the fields that hold the steps of a graph."""
     return [one.name for one in fields(graph) if one.metadata.get("steps")]
 
 

@@ -15,7 +15,7 @@ MAX_REMEMBERED = 20_000
 
 
 class Handles:
-    """Finds what a handle stands for.
+    """Finds the reserved message that a handle names.
 
     It remembers the tags of the last messages that this server has reserved, by their ids: to find
     a message by its tag takes a database less time. Call it from one thread.

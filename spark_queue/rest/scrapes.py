@@ -33,9 +33,17 @@ class Scrape(NamedTuple):
 class Scrapes:
     """The scrapes of a server. Call it from one thread, that of the event loop."""
 
-    def __init__(self, render: Callable[[], bytes]) -> None:
+    def __init__(
+        self,
+        render: Callable[[], bytes],
+        *,
+        fresh: float = FRESH,
+        patience: float = PATIENCE,
+        first_patience: float = FIRST_PATIENCE,
+    ) -> None:
         """`render` returns the text of all metrics, and may block."""
-        self._render = render
+        self._render, self._fresh = render, fresh
+        self._patience, self._first_patience = patience, first_patience
         self._thread = ThreadPoolExecutor(1, "rest metrics")
         self._running: asyncio.Task[None] | None = None
         self._text: bytes | None = None
@@ -51,7 +59,7 @@ class Scrapes:
             self._running = asyncio.ensure_future(self._scrape())
         if self._running is not None:
             running = self._running
-            await asyncio.wait([running], timeout=FIRST_PATIENCE if self._text is None else PATIENCE)
+            await asyncio.wait([running], timeout=self._first_patience if self._text is None else self._patience)
             if running.done() and self._text is None:
                 running.result()
         if self._text is None:
@@ -70,7 +78,7 @@ class Scrapes:
             self._text = await loop.run_in_executor(self._thread, self._render)
             self._at = began
         finally:
-            self._next = loop.time() + max(FRESH, loop.time() - began)
+            self._next = loop.time() + max(self._fresh, loop.time() - began)
             self._running = None
 
     def close(self) -> None:

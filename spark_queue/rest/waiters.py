@@ -63,7 +63,9 @@ class Waiter:
 class WaitList:
     """The wait lists of a server."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_of_one: int = MAX_WAITS_OF_ONE) -> None:
+        """`most_of_one`: most requests of one credential that wait."""
+        self._most_of_one = most_of_one
         # The wait list of a queue is a lock. It exists while a request waits for it or holds it.
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self._waiters: dict[str, Waiter] = {}
@@ -109,10 +111,10 @@ class WaitList:
     def place(self, caller: CallerKey) -> Iterator[None]:
         """Hold a place for a request that waits. Raises `Overloaded` if there is none."""
         who = caller.credential
-        if self._waits_of.total() >= MAX_WAITS or self._waits_of[who] >= MAX_WAITS_OF_ONE:
+        if self._waits_of.total() >= MAX_WAITS or self._waits_of[who] >= self._most_of_one:
             raise Overloaded(
-                f"too many requests wait for messages: at most {MAX_WAITS_OF_ONE:,} of one caller, and {MAX_WAITS:,} "
-                "in all; wait for fewer queues, or ask without waiting"
+                f"too many requests wait for messages: at most {self._most_of_one:,} of one caller, and "
+                f"{MAX_WAITS:,} in all; wait for fewer queues, or ask without waiting"
             )
         self._waits_of[who] += 1
         try:

@@ -34,7 +34,7 @@ from spark_queue.runner.traffic import reset_traffic
 from spark_queue.runner.work import has_work, is_free
 from spark_queue.spark.failures import without_secrets
 from spark_queue.stores.base import Store
-from spark_queue.stores.services.owner import HEARTBEAT_SECONDS
+from spark_queue.stores.limits import StoreLimits
 
 log = logging.getLogger(__name__)
 
@@ -323,7 +323,7 @@ class SharedGraph:
     def _keep(self, one: KnownStep, deaths: int) -> None:
         """Renew the run of a suspect that waits here, if it is time."""
         now, facts = time.monotonic(), ("waiting", SUSPECT_TEXT)
-        if now - self._renewed.get(one.name, (0.0,))[0] >= HEARTBEAT_SECONDS:
+        if now - self._renewed.get(one.name, (0.0,))[0] >= StoreLimits.heartbeat:
             self._renewed[one.name] = now, *facts
             self._runs.claim(one.ns, one.key, *facts, alone=False, deaths=deaths)
 
@@ -350,7 +350,7 @@ class SharedGraph:
         """Renew the run of a step that runs here, if it is time or its state has changed."""
         now, facts = time.monotonic(), (state.state, state.error)
         at, *before = self._renewed.get(one.name, (0.0, "", None))
-        if now - at >= HEARTBEAT_SECONDS or tuple(before) != facts or probation:
+        if now - at >= StoreLimits.heartbeat or tuple(before) != facts or probation:
             self._renewed[one.name] = now, *facts
             # After a long pause, another process may have it. The owner note decides which reads.
             self._runs.claim(one.ns, one.key, *facts, state.restarts, **probation)

@@ -17,6 +17,7 @@ from spark_queue.options.roles import OptionsType
 from spark_queue.options.url import StoreUrl
 from spark_queue.options.values import BUCKET, SINGLE
 from spark_queue.stores.base import Store
+from spark_queue.stores.limits import StoreLimits
 
 
 @dataclass(frozen=True)
@@ -97,15 +98,17 @@ def _import_store(path: str, scheme: str, extra: str) -> type[Store]:
     return found
 
 
-def open_store(url: str, *, retry_timeout: int = 5_000, create: bool = True) -> Store:
+def open_store(
+    url: str, *, retry_timeout: int = 5_000, create: bool = True, limits: StoreLimits | None = None
+) -> Store:
     """Return the store behind a URL.
 
     It connects at its first operation, so this does no I/O. Close it, or use `with`.
     `retry_timeout`: how long to retry while the database cannot be reached (ms). `create`: whether
-    the first operation creates a missing SQLite file; else it raises `OptionError`. Raises
-    `OptionError` for an invalid URL, and `DriverMissing`.
+    the first operation creates a missing SQLite file; else it raises `OptionError`. `limits`: see
+    `stores/limits.py`. Raises `OptionError` for an invalid URL, and `DriverMissing`.
     """
-    return store_class(url)(url, retry_timeout=retry_timeout, create=create)
+    return store_class(url)(url, retry_timeout=retry_timeout, create=create, limits=limits)
 
 
 def open_database(database: Database, *, create: bool = True) -> Store:

@@ -70,6 +70,7 @@ from spark_queue.messages.schema import HISTORY, MESSAGES
 from spark_queue.messages.times import MAX_TIME_MS
 from spark_queue.options.masking import mask, scheme_of
 from spark_queue.options.queue_names import MAX_QUEUE_BYTES, source_queue
+from spark_queue.stores.limits import StoreLimits
 from spark_queue.stores.policy import QueuePolicy, StoredSettings
 from spark_queue.stores.queue import StoredQueue
 from spark_queue.stores.spans import WHOLE, Sample, Span, cut_spans, sample_size
@@ -79,7 +80,7 @@ from spark_queue.stores.support.conditions import check_conditions
 from spark_queue.stores.support.counters import Counters, Counts, Statistics
 from spark_queue.stores.support.damaged import Records, check_payloads, open_buckets, slice_records
 from spark_queue.stores.support.patience import retry_timeout_or
-from spark_queue.stores.support.pause import PAUSE_CACHE_SECONDS, PauseCache
+from spark_queue.stores.support.pause import PauseCache
 from spark_queue.stores.support.refit import has_buckets, split_unfit
 from spark_queue.stores.support.scan import Scan, Scanned, ScanPage, ScanStep
 from spark_queue.stores.support.scanning import PageReader
@@ -121,14 +122,8 @@ V = TypeVar("V", bound=dict[str, Any] | None)
 PAGE_ROWS = 10_000
 PAGE_BYTES = 16 << 20
 
-#: A partition smaller than this is not worth a task of its own.
-SMALLEST_PARTITION = 500
-
-#: How often a waiting client polls, and how long an empty result is cached (ms).
-POLL_INTERVAL_MS, EMPTY_CACHE_MS = 500, 50
-
-#: About how many queues one request to the database is for.
-QUEUES_CHUNK = 100
+#: How long an empty result is cached (ms).
+EMPTY_CACHE_MS = 50
 
 log = logging.getLogger(__name__)
 
@@ -160,8 +155,8 @@ class Store(ABC):
     #: Whether every committed message goes to the history, even with `history=0`.
     always_keeps_history: ClassVar[bool] = False
 
-    #: How many queues one call of `_sizes` is for.
-    sizes_chunk: ClassVar[int] = QUEUES_CHUNK
+    #: The limits of a store that is made without any.
+    default_limits: ClassVar[StoreLimits] = StoreLimits()
 
     #: Why no other data can have the name of a queue: a clause.
     adoption_hint: ClassVar[str] = ""
@@ -186,14 +181,18 @@ class Store(ABC):
         """
         return url
 
-    def __init__(self, url: str, *, retry_timeout: int = 5_000, create: bool = True) -> None:
+    def __init__(
+        self, url: str, *, retry_timeout: int = 5_000, create: bool = True, limits: StoreLimits | None = None
+    ) -> None:
         """Connect to nothing yet.
 
         `retry_timeout`: how long to retry while the database cannot be reached (ms). `create`:
-        whether the first operation creates a missing SQLite file. A store has no other settings,
-        and they do not change: programs share it. A `QueuePolicy` says how a program uses a queue.
+        whether the first operation creates a missing SQLite file. `limits`: an object of the class
+        of `default_limits`. A store has no other settings, and they do not change: programs share
+        it. A `QueuePolicy` says how a program uses a queue.
         """
         self._url = self.resolve(url)
+        self.limits = limits or self.default_limits
         self._retry_timeout = retry_timeout
         self._create_missing = create
         #: The number of retries so far. An operation that was retried may return too small a
@@ -204,8 +203,8 @@ class Store(ABC):
         self._last_empty_wait = ("", 0.0, math.inf, 0)
         self._settings = SettingsCache(self._read_settings)
         self._close_count = 0
-        self._counters = Counters(self._count)
-        self._pause_cache = PauseCache(self._read_paused)
+        self._counters = Counters(self._count, self.limits)
+        self._pause_cache = PauseCache(self._read_paused, self.limits)
 
     @property
     def url(self) -> str:
@@ -453,7 +452,8 @@ class Store(ABC):
         if (held := {one.tag: one.rows for one in self.reservations(queue, tag)}) or paused:
             last = max((int(name.rpartition("/")[2]) for name in held), default=-1)
             return Reserved([held.get(f"{tag}/{partition}", 0) for partition in range(last + 1)])
-        shares = partition_sizes(self._attempt(self._ready, queue, limit, before), partitions, min_partitions)
+        ready, smallest = self._attempt(self._ready, queue, limit, before), self.limits.smallest_partition
+        shares = partition_sizes(ready, partitions, min_partitions, smallest)
         left, left_bytes, full = sum(shares), max_bytes, False
         claims: list[Claim] = []
         while left and len(claims) < len(shares):
@@ -897,7 +897,7 @@ class Store(ABC):
         return self._attempt(self._statistics, [queue]).get(queue, Statistics()).paused
 
     def _notify_paused(self, queue: str, paused: bool) -> None:  # noqa: B027 not all have signals
-        """Notify waiting clients. Never raises."""
+        """Notify clients that wait for the queue: it was paused, or resumed. Never raises."""
 
     # --- statistics -------------------------------------------------------------------------------
 
@@ -911,11 +911,11 @@ class Store(ABC):
     def statistics_of(self, queues: Iterable[str]) -> dict[str, Statistics]:
         """Return the statistics of those of these queues that have any: see `statistics`.
 
-        This takes a few round trips for each QUEUES_CHUNK queues.
+        This takes a few round trips for each `queues_chunk` queues.
         """
         self.write_counts()
         found: dict[str, Statistics] = {}
-        for some in chunked(list(dict.fromkeys(queues)), QUEUES_CHUNK):
+        for some in chunked(list(dict.fromkeys(queues)), self.limits.queues_chunk):
             found |= self._attempt(self._statistics, some)
         return found
 
@@ -976,10 +976,10 @@ class Store(ABC):
     def notes_of(self, keys: Iterable[str]) -> dict[str, Note]:
         """Return the notes with these keys that exist. Raises `StoreError` if one is damaged.
 
-        This takes one round trip for each QUEUES_CHUNK keys.
+        This takes one round trip for each `queues_chunk` keys.
         """
         found: dict[str, RawNote] = {}
-        for some in chunked(list(dict.fromkeys(keys)), QUEUES_CHUNK):
+        for some in chunked(list(dict.fromkeys(keys)), self.limits.queues_chunk):
             found |= self._attempt(self._notes_of, some)
         return {key: note.parse(key) for key, note in found.items()}
 
@@ -1059,11 +1059,11 @@ class Store(ABC):
     def sizes_of(self, queues: Iterable[str], limit: int | None = None) -> dict[str, Sizes]:
         """Return the sizes of queues by name, in the order of `queues`: see `sizes`.
 
-        This takes a few round trips for each QUEUES_CHUNK queues. A name is left out if data of
+        This takes a few round trips for each `queues_chunk` queues. A name is left out if data of
         another program has it.
         """
         found: dict[str, Sizes] = {}
-        for some in chunked(list(dict.fromkeys(queues)), self.sizes_chunk):
+        for some in chunked(list(dict.fromkeys(queues)), self.limits.queues_per_count):
             found |= self._attempt(self._sizes, some, limit)
         return found
 
@@ -1089,11 +1089,11 @@ class Store(ABC):
 
     def poll_interval(self, queue: str) -> float:
         """Return after how many seconds a client that waits for the queue should check again."""
-        return POLL_INTERVAL_MS / 1000
+        return self.limits.poll_interval_ms / 1000
 
     def _pause_poll_interval(self, queue: str) -> float:
         """Return the same for a client that waits for the end of a pause."""
-        return PAUSE_CACHE_SECONDS  # the cached flag has expired then
+        return self.limits.pause_cache  # the cached flag has expired then
 
     def missed_signal(self, queue: str) -> None:  # noqa: B027 not all have signals
         """Note that a check found a message of the queue that no signal has announced."""
@@ -1240,7 +1240,7 @@ class Store(ABC):
         """
 
     def spans(
-        self, queue: str, parts: int, *, view: View = "messages", smallest: int = SMALLEST_PARTITION
+        self, queue: str, parts: int, *, view: View = "messages", smallest: int = StoreLimits.smallest_partition
     ) -> list[Span]:
         """Return up to `parts` spans, which together have all messages of the queue or its history.
 
@@ -1253,7 +1253,7 @@ class Store(ABC):
         self.check_queue(queue)
         if parts < 2:
             return [WHOLE]
-        sample = self._attempt(self._sample, queue, view, sample_size(parts))
+        sample = self._attempt(self._sample, queue, view, sample_size(parts, self.limits.places_per_part))
         return cut_spans(sample, parts, smallest)
 
     def _sample(self, queue: str, view: View, size: int) -> Sample:
@@ -1503,13 +1503,15 @@ def chunked(items: list[T], size: int) -> Iterator[list[T]]:
         yield items[start : start + size]
 
 
-def partition_sizes(rows: int, partitions: int, min_partitions: int = 1) -> list[int]:
+def partition_sizes(
+    rows: int, partitions: int, min_partitions: int = 1, smallest: int = StoreLimits.smallest_partition
+) -> list[int]:
     """Return the sizes of partitions that share `rows` evenly; none is empty.
 
-    There is one partition for each SMALLEST_PARTITION rows, but at least `min_partitions` and at
+    There is one partition for each `smallest` rows, but at least `min_partitions` and at
     most `partitions`.
     """
-    parts = min(partitions, max(-(-rows // SMALLEST_PARTITION), min(rows, min_partitions)))
+    parts = min(partitions, max(-(-rows // smallest), min(rows, min_partitions)))
     return [rows // parts + (part < rows % parts) for part in range(parts)] if rows else []
 
 

@@ -10,13 +10,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-#: How many places of records a store reads for each part, and most for all. With two parts, each
-#: then has 46 to 54 % of the records.
-PLACES_PER_PART, MAX_PLACES = 300, 2_000
-
-#: A queue with at most this multiple of that number of records is read by its index. Then the
-#: sample of a larger one is less than 5 % of it: MongoDB takes it without a scan.
-INDEX_WALK = 25
+#: Most places of records that a store reads, for all parts.
+MAX_PLACES = 2_000
 
 #: In a sample of a table that several queues share, at least this part must be of the queue.
 OWN_SHARE = 0.25
@@ -43,9 +38,9 @@ class Sample(NamedTuple):
     records: int = 0
 
 
-def sample_size(parts: int) -> int:
+def sample_size(parts: int, places_per_part: int) -> int:
     """Return how many places a store reads to cut a queue into this number of parts."""
-    return min(PLACES_PER_PART * parts, MAX_PLACES)
+    return min(places_per_part * parts, MAX_PLACES)
 
 
 def cut_spans(sample: Sample, parts: int, smallest: int) -> list[Span]:

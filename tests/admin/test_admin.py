@@ -1,4 +1,4 @@
-"""What operators do, as functions, on every store: reservations, dead letters, sinks."""
+"""Operations of operators: reservations, dead letters and logs."""
 
 from __future__ import annotations
 
@@ -29,68 +29,52 @@ from spark_queue import (
     set_ledger,
     trim,
 )
-from spark_queue.admin import RecoveredSink, Sink, doctor, suggest
+from spark_queue.admin import doctor, suggest
 from spark_queue.admin import sizes as admin_sizes
 from spark_queue.admin.consume import commit, harvest, rollback
 from spark_queue.admin.queues import purge
-from spark_queue.admin.sinks import find_stale_sinks
 from spark_queue.messages.message import messages, pushes
-from spark_queue.stores.services import owner
+from spark_queue.stores.conformance.limits import limits_of
 from spark_queue.stores.services.existence import check_exists
-from spark_queue.stores.services.ledger import (
-    LEDGER_PREFIX,
-    ONE_WRITE_PREFIX,
-    Ledger,
-    create_ledger,
-    delete_sink,
-    ledger_of,
-    stage_of,
-)
 from spark_queue.stores.services.log.log import Log
 from spark_queue.stores.services.owner import OWNER_NOTE
 from spark_queue.stores.services.ownership import Ownership
-from spark_queue.stores.sqlite.store import SqliteStore
-from spark_queue.stores.types import Note, queue_note_key
+from spark_queue.stores.types import queue_note_key
 
 LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture
-def sink(store, name):
-    yield name
-    delete_sink(store, name)
+def living(url, name):
+    """Return a function that makes this process the owner of a consumer."""
+    limits = limits_of(url, owner_timeout_ms=600_000)  # a busy machine may be slow
+    with open_store(url, limits=limits) as store:
+
+        def take(consumer):
+            ownership = Ownership(store, name, consumer)
+            ownership.take()
+            return ownership
+
+        yield take
 
 
-@pytest.fixture
-def living(store, name, monkeypatch):
-    """Makes this process the owner of a consumer."""
-    monkeypatch.setattr(owner, "OWNER_TIMEOUT_MS", 600_000)  # a busy machine may be slow
-
-    def take(consumer):
-        ownership = Ownership(store, name, consumer)
-        ownership.take()
-        return ownership
-
-    return take
-
-
-def fill(store, queue, n, **how):
+def push_to(store, queue, n, **how):
     store.push(queue, pushes(list(range(n)), **how))
 
 
-def all_of(store, queue):
+def messages_in(store, queue):
     return [one for batch in store.peek(queue) for one in messages(batch)]
 
 
-def held(store, queue):
+def rows_by_tag(store, queue):
     return {one.tag: one.rows for one in store.reservations(queue)}
 
 
 # --- reservations ---------------------------------------------------------------------------------
 
 
-def test_reservations_tell_who_holds_what_and_until_when(url, store, name, living):
-    fill(store, name, 30)
+def test_reservations_have_their_owner_and_the_end_of_their_lease(url, store, name, living):
+    push_to(store, name, 30)
     store.reserve(name, "etl/3fa9c1/7", 10, lease=None)
     store.reserve(name, "py/ab12/1", 5, lease=600_000)
     store.reserve(name, "old/0b51d2/3", 4, lease=None)
@@ -112,7 +96,7 @@ def test_reservations_tell_who_holds_what_and_until_when(url, store, name, livin
 
 
 def test_the_owner_that_died_is_none(url, store, name):
-    fill(store, name, 1)
+    push_to(store, name, 1)
     store.reserve(name, "etl/3fa9c1/1", 1, lease=None)
     code = (
         "import sys; from spark_queue import open_store\n"
@@ -129,36 +113,36 @@ def test_the_owner_that_died_is_none(url, store, name):
     [("etl/a/1/0", 10), ("etl/a/1", 20), ("etl/a", 23), ("etl", 26), ("et", 0), ("etl/a/1/0/0", 0), ("etl/a/2", 0)],
 )
 def test_a_release_gives_back_a_tag_and_those_below_it(url, store, name, tag, given):
-    fill(store, name, 100)
+    push_to(store, name, 100)
     for holder, rows in {"etl/a/1/0": 10, "etl/a/1/1": 10, "etl/a/10/0": 3, "etl/b/1/0": 3, "etl2/a/1/0": 5}.items():
         store.reserve(name, "taker", rows)
         store.transfer(name, "taker", holder, lease=None)
     assert release(url, name, tag) == given
-    assert sum(held(store, name).values()) == 31 - given
+    assert sum(rows_by_tag(store, name).values()) == 31 - given
     assert release(url, name, tag) == 0, "it may be repeated"
 
 
 def test_what_is_released_is_ready_with_the_same_tries_unless_asked_otherwise(url, store, name):
-    fill(store, name, 3)
+    push_to(store, name, 3)
     for n in range(3):
         store.reserve(name, f"c/a/{n}", 1, lease=None)
     assert release(url, name, "c/a/0") == 1
     assert store.sizes(name).ready == 1
     assert release(url, name, "c/a/1", failed=True, delay=600) == 1
     assert (store.sizes(name).ready, store.sizes(name).scheduled) == (1, 1)
-    assert sorted(one.tries for one in all_of(store, name)) == [0, 0, 1]
+    assert sorted(one.tries for one in messages_in(store, name)) == [0, 0, 1]
 
 
 @pytest.mark.parametrize("tag", ["etl", "etl/a", "etl/a/1", "etl/a/1/0"])
 def test_what_a_living_process_runs_is_released_only_with_force(url, store, name, living, tag):
-    fill(store, name, 4)
+    push_to(store, name, 4)
     store.reserve(name, "etl/a/1", 2, lease=None)
     store.reserve(name, "etl/b/1", 2, lease=None)
     mine = living("etl/a")
     with pytest.raises(UsageError, match=r"etl/a of queue .* is run by process \d+ on .*--force"):
         release(url, name, tag)
     mine.check()
-    assert sum(held(store, name).values()) == 4, "nothing has changed"
+    assert sum(rows_by_tag(store, name).values()) == 4, "nothing has changed"
     assert release(url, name, "etl/b") == 2, "another run of the consumer is not refused"
     assert release(url, name, tag, force=True) == 2
     with pytest.raises(FencedError, match="released manually"):
@@ -166,7 +150,7 @@ def test_what_a_living_process_runs_is_released_only_with_force(url, store, name
 
 
 def test_force_leaves_other_runs_alone(url, store, name, living):
-    fill(store, name, 1)
+    push_to(store, name, 1)
     store.reserve(name, "etl/a/1", 1, lease=None)
     living("etl/a")
     other = living("etl/ab")
@@ -174,8 +158,8 @@ def test_force_leaves_other_runs_alone(url, store, name, living):
     other.check()
 
 
-def test_a_release_of_nothing_is_told_apart_from_a_wrong_name(url, store, name):
-    fill(store, name, 1)
+def test_a_release_of_nothing_differs_from_a_wrong_name(url, store, name):
+    push_to(store, name, 1)
     store.reserve(name, "nightly/3fa9c1/1", 1, lease=None)
     with pytest.raises(OptionError, match=f"queue '{name}x' does not exist in .*; did you mean .*'{name}'"):
         release(url, f"{name}x", "nightly")
@@ -191,18 +175,18 @@ def test_a_release_of_nothing_is_told_apart_from_a_wrong_name(url, store, name):
     ("tag", "delay"),
     [("", 0), ("a//b", 0), ("a b", 0), ("a", -1), ("a", float("nan")), ("a", float("inf")), ("a", 1e300)],
 )
-def test_a_release_that_cannot_be_meant(url, store, name, living, tag, delay):
-    fill(store, name, 1)
+def test_an_invalid_release(url, store, name, living, tag, delay):
+    push_to(store, name, 1)
     store.reserve(name, "a/a/1", 1, lease=None)
     mine = living("a/a")
     with pytest.raises(OptionError):
         release(url, name, tag, delay=delay, force=True)
     mine.check()
-    assert held(store, name) == {"a/a/1/0": 1}
+    assert rows_by_tag(store, name) == {"a/a/1/0": 1}
 
 
 def test_a_consumer_noted_by_a_newer_version(store, name, url):
-    fill(store, name, 1)
+    push_to(store, name, 1)
     store.set_note(queue_note_key(name, OWNER_NOTE, "etl/a"), {"v": 3}, 0)
     try:
         with pytest.raises(StoreError, match="upgrade spark_queue"):
@@ -213,21 +197,21 @@ def test_a_consumer_noted_by_a_newer_version(store, name, url):
         store.set_note(queue_note_key(name, OWNER_NOTE, "etl/a"), None, 1)
 
 
-# --- dead letters ---------------------------------------------------------------------------------
-
-
-def bury(store, queue, payload, died=None, error=None, *, dead=None, id=None, **told):
+def bury(store, queue, payload, died=None, error=None, *, dead=None, id=None, **facts):
     """Push a dead letter that died at some moment."""
-    told = {"x-dl-from-queue": queue, "x-error": error, "h": "1"} | told
+    facts = {"x-dl-from-queue": queue, "x-error": error, "h": "1"} | facts
     if died is not None:
-        told["x-dl-t"] = died.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    headers = {key: value for key, value in told.items() if value is not None}
+        facts["x-dl-t"] = died.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    headers = {key: value for key, value in facts.items() if value is not None}
     batch = pushes([payload], headers=headers, ids=[id] if id else None)
     store.push(dead or f"{queue}.dead", batch)
     return batch.column("id")[0].as_py()
 
 
-def test_dead_letters_tell_of_their_death(url, store, name):
+# --- dead letters ---------------------------------------------------------------------------------
+
+
+def test_dead_letters_have_the_facts_of_their_death(url, store, name):
     with Queue(url, name) as queue:
         (id,) = queue.push_many([{"seat": "12F"}], headers={"h": "1"})
         queue.rollback(*queue.reserve())
@@ -297,7 +281,7 @@ def test_a_shared_queue_of_dead_letters(url, store, name):
     assert [one.id for one in dead_letters(url, name, dead=f"{name}.other")] == [mine]
     assert {one.id for one in dead_letters(url, dead=f"{name}.other")} == {mine, others}
     assert redrive(url, name, dead=f"{name}.other") == {name: 1}
-    assert [one.id for one in all_of(store, f"{name}.other")] == [others]
+    assert [one.id for one in messages_in(store, f"{name}.other")] == [others]
     for call in (dead_letters, redrive):
         with pytest.raises(OptionError, match="QUEUE is missing"):
             call(url)
@@ -313,7 +297,7 @@ def test_a_redrive_keeps_everything_but_the_tries(url, store, name):
     assert store.sizes(f"{name}.dead").total == 3
     assert redrive(url, name) == {name: 3}
     assert store.sizes(f"{name}.dead").total == 0
-    for one in all_of(store, name):
+    for one in messages_in(store, name):
         was = before[one.id]
         assert (one.payload, one.mature, one.tries) == (was.payload, was.mature, 0)
         assert one.headers["h"] == "1" and one.headers["x-dl-tries"] == "1" and one.headers["x-dl-from-queue"] == name
@@ -332,7 +316,7 @@ def test_each_letter_goes_where_it_came_from_or_where_it_is_sent(url, store, nam
 
 
 def test_a_redrive_to_a_queue_that_does_not_exist_needs_create(url, store, name):
-    fill(store, name, 1)
+    push_to(store, name, 1)
     bury(store, name, 1)
     with pytest.raises(OptionError, match=f"queue '{name}x' does not exist.*did you mean .*'{name}'.* use --create"):
         redrive(url, name, to=f"{name}x")
@@ -342,9 +326,9 @@ def test_a_redrive_to_a_queue_that_does_not_exist_needs_create(url, store, name)
     assert redrive(url, name, to=f"{name}.other", create=True) == {f"{name}.other": 1}
 
 
-def test_a_redrive_that_cannot_be_meant_moves_nothing(url, store, name):
+def test_an_invalid_redrive_moves_nothing(url, store, name):
     dead = f"{name}.dead"
-    fill(store, name, 1)
+    push_to(store, name, 1)
     bury(store, name, 1)
     homeless = bury(store, name, 2, **{"x-dl-from-queue": None})
     with pytest.raises(UsageError, match=f"'{homeless}' of queue .* has no header x-dl-from-queue.*--to"):
@@ -358,7 +342,7 @@ def test_a_redrive_that_cannot_be_meant_moves_nothing(url, store, name):
     assert redrive(url, name, to=name) == {name: 2}
 
 
-def test_a_letter_that_somebody_holds_is_passed_over(url, store, name):
+def test_a_reserved_dead_letter_is_passed_over(url, store, name):
     for n in range(3):
         bury(store, name, n)
     store.reserve(f"{name}.dead", "looker/a/1", 1)
@@ -369,7 +353,8 @@ def test_a_letter_that_somebody_holds_is_passed_over(url, store, name):
 
 
 def test_a_redrive_that_is_cut_short_is_completed_by_another(url, store, name, monkeypatch):
-    monkeypatch.setattr(sys.modules["spark_queue.admin.dead_letters"], "LETTERS_STEP", 10)
+    letters = sys.modules["spark_queue.admin.dead_letters"]
+    monkeypatch.setattr(letters, "LETTERS_STEP", 10)  # the steps of a command, which takes no limits
     headers = [{"x-dl-from-queue": name, "x-dl-t": f"2026-01-01T00:00:{n:02}.000Z"} for n in range(55)]
     batch = pushes(list(range(55)), headers=headers)
     store.push(f"{name}.dead", batch)
@@ -383,13 +368,14 @@ def test_a_redrive_that_is_cut_short_is_completed_by_another(url, store, name, m
     with pytest.raises(KeyboardInterrupt):
         redrive(url, name, progress=stop)
     assert seen == [(10, 55), (20, 55), (30, 55)]
-    assert sorted(one.payload for one in all_of(store, name)) == list(range(30)), "the oldest first"
+    assert sorted(one.payload for one in messages_in(store, name)) == list(range(30)), "the oldest first"
     assert redrive(url, name) == {name: 25}
-    assert sorted(one.payload for one in all_of(store, name)) == list(range(55))
+    assert sorted(one.payload for one in messages_in(store, name)) == list(range(55))
 
 
 def test_two_redrives_at_once_move_each_letter_once(url, store, name, monkeypatch):
-    monkeypatch.setattr(sys.modules["spark_queue.admin.dead_letters"], "LETTERS_STEP", 20)
+    letters = sys.modules["spark_queue.admin.dead_letters"]
+    monkeypatch.setattr(letters, "LETTERS_STEP", 20)  # the steps of a command, which takes no limits
     store.push(f"{name}.dead", pushes(list(range(400)), headers={"x-dl-from-queue": name}))
     moved = []
     threads = [threading.Thread(target=lambda: moved.append(redrive(url, name).get(name, 0))) for _ in range(3)]
@@ -398,7 +384,7 @@ def test_two_redrives_at_once_move_each_letter_once(url, store, name, monkeypatc
     for one in threads:
         one.join()
     assert sum(moved) == 400
-    assert sorted(one.payload for one in all_of(store, name)) == list(range(400))
+    assert sorted(one.payload for one in messages_in(store, name)) == list(range(400))
     assert store.sizes(f"{name}.dead").total == 0
 
 
@@ -417,147 +403,6 @@ def test_a_redrive_keeps_to_its_rate(sqlite_url, monkeypatch, rate, steps):
     assert slept == pytest.approx([max(1, 1 / rate) - 0.1] * (len(steps) - 1))
 
 
-# --- sinks ----------------------------------------------------------------------------------------
-
-
-def stage(store, queue, sink, batch, rows, attempt="a"):
-    name = stage_of(sink, batch, attempt)
-    store.stage(queue, name, pushes(list(range(rows))))
-    return name
-
-
-def decide(store, sink, batch, *stages, v=1):
-    """What a sink writes at the moment from which the batch counts as written."""
-    note = store.note(LEDGER_PREFIX + sink) or Note({}, 0)
-    assert store.set_note(LEDGER_PREFIX + sink, {"v": v, "batch": batch, "stages": list(stages)}, note.version)
-
-
-def seen(url, sink):
-    return next((one for one in ledgers(url) if one.sink == sink), None)
-
-
-def test_a_half_published_batch_is_seen_and_finished(url, store, name, sink):
-    assert seen(url, sink) is None
-    winners = [stage(store, name, sink, 3, 5, "a"), stage(store, f"{name}.other", sink, 3, 4, "b")]
-    loser = stage(store, name, sink, 3, 7, "c")
-    stage(store, name, sink, 4, 9)
-    assert seen(url, sink) == Sink(sink, None, {3: 16, 4: 9}, 0)
-    decide(store, sink, 3, *winners)
-    store.publish(winners[:1])  # and then it died
-    assert seen(url, sink) == Sink(sink, 3, {3: 11, 4: 9}, 4)
-    assert recover(url, sink) == RecoveredSink(published=4, dropped=16)
-    assert seen(url, sink) == Sink(sink, 3, {}, 0)
-    assert (store.sizes(name).ready, store.sizes(f"{name}.other").ready) == (5, 4)
-    assert store.staged(loser) == []
-    assert recover(url, sink) == RecoveredSink(0, 0), "it may be repeated"
-
-
-def test_what_was_merely_staged_is_dropped(url, store, name, sink):
-    stage(store, name, sink, 0, 5)
-    assert recover(url, sink) == RecoveredSink(published=0, dropped=5)
-    assert store.sizes(name).total == 0
-    with pytest.raises(OptionError, match=r"sink .* does not exist"):
-        recover(url, sink)
-
-
-def test_a_sink_that_does_not_exist(url, store, name, sink):
-    stage(store, name, sink, 0, 5)
-    with pytest.raises(OptionError, match=f"sink '{sink}x' does not exist.*did you mean .*'{sink}'"):
-        recover(url, f"{sink}x")
-    for wrong in ("", "a/b", "a b"):
-        with pytest.raises(OptionError):
-            recover(url, wrong)
-        with pytest.raises(OptionError):
-            set_ledger(url, wrong, 1)
-    assert seen(url, sink).staged == {0: 5}
-
-
-def test_a_sink_that_is_at_work_is_left_alone(sqlite_url, monkeypatch):
-    with open_store(sqlite_url) as store:
-        first, second = stage(store, "q", "s", 0, 1), stage(store, "q", "s", 1, 1)
-        decide(store, "s", 0, first)
-        real = SqliteStore._publish
-
-        def publish(self, stages):
-            decide(store, "s", 1, second)
-            return real(self, stages)
-
-        monkeypatch.setattr(SqliteStore, "_publish", publish)
-        with pytest.raises(FencedError, match="is running: its ledger changed"):
-            recover(sqlite_url, "s")
-        assert [one.stage for one in store.staged("s")] == [second]
-
-
-def test_a_ledger_is_set_by_word(url, store, name, sink):
-    assert set_ledger(url, sink, 7) is None
-    assert set_ledger(url, sink, 9) == 7
-    assert ledger_of(store, sink) == Ledger(sink, 9)
-    with pytest.raises(OptionError, match="batch must be 0 or more"):
-        set_ledger(url, sink, -1)
-    stage(store, name, sink, 10, 2)
-    assert set_ledger(url, sink, 9) == 9, "what is merely staged is no hindrance"
-    decide(store, sink, 10, stage_of(sink, 10, "a"))
-    with pytest.raises(UsageError, match=rf"published a part of batch 10.*recover URL {sink}"):
-        set_ledger(url, sink, 11)
-    assert recover(url, sink) == RecoveredSink(2, 0)
-    assert set_ledger(url, sink, 11) == 10
-
-
-def test_a_ledger_is_forgotten_once_nothing_is_staged(url, store, name, sink):
-    decide(store, sink, 10, stage(store, name, sink, 10, 2))
-    with pytest.raises(UsageError, match=rf"has staged rows.*ledger recover URL {sink}"):
-        forget_ledger(url, sink)
-    assert recover(url, sink) == RecoveredSink(2, 0)
-    assert forget_ledger(url, sink) == 10
-    assert ledger_of(store, sink) is None
-    assert store.sizes(name).ready == 2
-    with pytest.raises(OptionError, match=f"sink '{sink}' does not exist"):
-        forget_ledger(url, sink)
-
-
-def test_staged_rows_of_a_killed_write_are_found(url, store, name):
-    """Those of a query are found once it was idle for an hour: until then it may be running."""
-    sink, query = f"{ONE_WRITE_PREFIX}{name}", f"{name}-query"
-    for one in (sink, query):
-        create_ledger(store, one)
-        stage(store, name, one, 0, 5)
-    found = {one.sink: idle for one, idle in find_stale_sinks(store) if name in one.sink}
-    assert found.keys() == {sink}
-    idle = found[sink]
-    assert idle is not None
-    assert 0 <= idle < 3_600_000
-    (finding,) = [one for one in doctor.examine(url) if sink in one.told]
-    assert (finding.what, finding.state) == ("staged", "worry")
-    assert f"{sink} has 5 staged rows" in finding.told
-    assert f"spark-queue ledger recover URL {sink}" in finding.todo
-    recover(url, sink)
-    assert not [one for one in doctor.examine(url) if sink in one.told]
-
-
-def test_stages_that_no_sink_has_made_are_left_out(sqlite_url):
-    with open_store(sqlite_url) as store:
-        for name in ("mine", "mine/x", "mine/x/y", "mine/1/a/b"):
-            store.stage("q", name, pushes([1]))
-    assert ledgers(sqlite_url) == []
-
-
-def test_a_ledger_of_a_newer_version(sqlite_url):
-    with open_store(sqlite_url) as store:
-        stage(store, "q", "s", 0, 1)
-        decide(store, "s", 0, stage_of("s", 0, "a"), v=2)
-    for call in (
-        lambda: ledgers(sqlite_url),
-        lambda: recover(sqlite_url, "s"),
-        lambda: set_ledger(sqlite_url, "s", 1),
-    ):
-        with pytest.raises(StoreError, match="version 2, this version of spark_queue reads 1: upgrade"):
-            call()
-    with open_store(sqlite_url) as store:
-        assert len(store.staged("s")) == 1
-
-
-# --- the URL --------------------------------------------------------------------------------------
-
 CALLS = [
     lambda url: reservations(url),
     lambda url: release(url, "q", "c"),
@@ -568,6 +413,8 @@ CALLS = [
     lambda url: set_ledger(url, "s", 1),
     lambda url: forget_ledger(url, "s"),
 ]
+
+# --- the URL --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -600,7 +447,7 @@ def test_a_wrong_password_is_not_shown(url_of, scheme):
 # --- logs -----------------------------------------------------------------------------------------
 
 
-def test_what_a_log_retains_is_told_apart_and_left_alone(url, store, name):
+def test_messages_that_a_log_retains_are_shown_apart_and_left_alone(url, store, name):
     store.push(name, pushes([{"n": n} for n in range(6)]))
     Log(store, name).latest()
     store.push(name, pushes([{"n": 6}]))
@@ -620,7 +467,7 @@ def test_what_a_log_retains_is_told_apart_and_left_alone(url, store, name):
         with pytest.raises(UsageError, match="is read as a log"):
             act()
     assert release(url, name, "etl") == 1
-    assert purge(url, name) and logs(url, name) == [kept], "what nobody holds is purged"
+    assert purge(url, name) and logs(url, name) == [kept], "messages that are not reserved are purged"
     assert (trim(url, name, timedelta(days=1)), trim(url, name, timedelta(0))) == (0, 6)
     assert store.sizes(name).total == 0
     with pytest.raises(UsageError, match="is not read as a log"):

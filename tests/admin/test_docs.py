@@ -40,11 +40,11 @@ LOST = "f07c6b2d-52e1-4d0f-9a3b-6c8d1e2f3a4b"
 
 
 @pytest.fixture
-def living(tmp_path, monkeypatch):
+def living(tmp_path, monkeypatch, set_limits):
     """The store of the page, in a folder of its own; returns the claim of the running query."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SPARK_QUEUE_URL", "")
-    monkeypatch.setattr(owner, "OWNER_TIMEOUT_MS", 600_000)  # a busy machine may be slow
+    set_limits(owner_timeout_ms=600_000)  # a busy machine may be slow
     died = datetime(2026, 11, 20, 9, tzinfo=UTC)
     with open_store(URL) as store:
         store.push("departures", pushes([{"flight": n} for n in range(5_000)]))
@@ -93,7 +93,7 @@ def living(tmp_path, monkeypatch):
         yield ownership
 
 
-def run(command):
+def run_command(command):
     """What a command of the page prints."""
     program, *args = shlex.split(command, comments=True)
     if program == "export":
@@ -111,13 +111,13 @@ def test_the_page_runs_as_it_is_written(living):
     for kind, text in blocks(PAGE):
         if kind == "console":
             for command, shown in calls(text):
-                assert plain(run(command)) == plain(shown), command
+                assert plain(run_command(command)) == plain(shown), command
         elif kind == "python":
             printed = io.StringIO()
             with contextlib.redirect_stdout(printed):
                 exec(text, names)
-            (told,) = re.findall(r"```python\n" + re.escape(text) + r"```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
-            assert plain(printed.getvalue()) == plain(told)
+            (reported,) = re.findall(r"```python\n" + re.escape(text) + r"```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
+            assert plain(printed.getvalue()) == plain(reported)
 
 
 def test_what_a_query_says_is_on_the_page(living, monkeypatch, caplog):

@@ -16,7 +16,7 @@ pytest.importorskip("typer")
 
 from spark_queue import open_store
 from spark_queue.admin import doctor
-from spark_queue.cli import params as parse
+from spark_queue.cli import params
 from spark_queue.messages.message import pushes
 from tests.command_line import Run, program
 
@@ -24,7 +24,7 @@ from tests.command_line import Run, program
 @pytest.fixture(autouse=True)
 def healthy(monkeypatch):
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    monkeypatch.delenv(parse.URL_VARIABLE, raising=False)
+    monkeypatch.delenv(params.URL_VARIABLE, raising=False)
 
 
 def finding(what: str, *args: str):
@@ -57,17 +57,17 @@ def test_other_pythons_of_workers_are_refused(tmp_path, monkeypatch):
         executable(tmp_path / "broken", "exit 1"): "not a working Python",
         "no-such-python": "no-such-python does not exist",
     }  # fmt: skip
-    for python, told in cases.items():
+    for python, expected in cases.items():
         monkeypatch.setenv("PYSPARK_PYTHON", python)
         code, state, said, todo = finding("workers")
-        assert (code, state) == (1, "bad") and told in said, python
+        assert (code, state) == (1, "bad") and expected in said, python
         assert todo == f"export PYSPARK_PYTHON={sys.executable}"
 
 
 def test_java_is_looked_at(tmp_path, monkeypatch):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    code, state, told, todo = finding("java")
-    assert (code, state) == (1, "bad") and f"no {tmp_path}/bin/java" in told and "JAVA_HOME" in todo
+    code, state, reported, todo = finding("java")
+    assert (code, state) == (1, "bad") and f"no {tmp_path}/bin/java" in reported and "JAVA_HOME" in todo
     (tmp_path / "bin").mkdir()
     executable(tmp_path / "bin" / "java", "echo 'openjdk version \"11.0.2\" 2019-01-15' >&2")
     assert finding("java")[:2] == (1, "bad")
@@ -85,9 +85,9 @@ def test_versions_of_spark(monkeypatch):
     assert doctor._check_spark().state == doctor._check_java().state.replace("good", "worry") == "worry"
 
 
-def test_a_server_that_is_away_is_told_without_its_password():
-    code, state, told, _ = finding("database", "redis://me:secret@127.0.0.1:1/0")
-    assert (code, state) == (1, "bad") and "secret" not in told and "127.0.0.1:1" in told
+def test_a_server_that_is_away_is_reported_without_its_password():
+    code, state, reported, _ = finding("database", "redis://me:secret@127.0.0.1:1/0")
+    assert (code, state) == (1, "bad") and "secret" not in reported and "127.0.0.1:1" in reported
     assert finding("database", "sqlite:////nowhere/at/all.db")[:2] == (1, "bad")
     assert Run("doctor", "sqlit:///x.db").code == 2
 
@@ -101,7 +101,7 @@ def test_clocks_that_are_apart(sqlite_url, monkeypatch):
     assert clock.state == "worry" and clock.told.startswith("the server's clock is +60.0 s from this")
 
 
-def test_a_journal_that_is_none_of_ours(sqlite_url):
+def test_a_journal_of_another_program(sqlite_url):
     import sqlite3
 
     Run("push", sqlite_url, "q", input="1")
@@ -111,15 +111,15 @@ def test_a_journal_that_is_none_of_ours(sqlite_url):
     assert finding("journal", sqlite_url)[:3] == (1, "bad", "delete, not WAL")
 
 
-def test_indexes_that_somebody_dropped(empty_mongodb_url):
+def test_dropped_indexes(empty_mongodb_url):
     from pymongo import MongoClient
 
     with open_store(empty_mongodb_url) as store, MongoClient(empty_mongodb_url) as client:
         store.push("bare", pushes([1]))
         assert finding("indexes", empty_mongodb_url)[1:3] == ("good", "complete for 1 queue")
         client.get_default_database()["bare"].drop_indexes()
-        state, told = finding("indexes", empty_mongodb_url)[1:3]
-        assert state == "worry" and told.startswith("missing for bare: ")
+        state, reported = finding("indexes", empty_mongodb_url)[1:3]
+        assert state == "worry" and reported.startswith("missing for bare: ")
 
 
 @pytest.mark.skipif(not shutil.which("redis-server"), reason="needs a redis-server of its own on the PATH")
@@ -143,9 +143,9 @@ def test_a_redis_that_forgets(tmp_path):
                 client.config_set("appendfsync", "always")
                 assert finding("full memory", url)[:2] == (1, "bad")
                 assert finding("append-only file", url)[1:3] == ("good", "on, synced with every write")
-                for policy, told in (("everysec", "every second"), ("no", "by the operating system")):
+                for policy, expected in (("everysec", "every second"), ("no", "by the operating system")):
                     client.config_set("appendfsync", policy)
-                    assert told in finding("append-only file", url)[2]
+                    assert expected in finding("append-only file", url)[2]
         finally:
             server.terminate()
 

@@ -40,7 +40,7 @@ def past(store, name):
         delete_sink(store, Replay(name, call, name, None, "").sink)
 
 
-def all_of(store, queue):
+def messages_in_order(store, queue):
     return sorted(
         (one for batch in store.peek(queue) for one in messages(batch)), key=lambda one: (one.mature, one.id)
     )
@@ -53,8 +53,8 @@ def test_the_history_is_listed(url, store, name, past):
     found = history(url, name)
     assert sorted(one.id for one in found) == past
     assert [one.processed for one in found] == sorted(one.processed for one in found)
-    told = {one.id: (one.consumer, one.outcome, one.error, one.tries) for one in found}
-    assert told == {
+    reported = {one.id: (one.consumer, one.outcome, one.error, one.tries) for one in found}
+    assert reported == {
         **dict.fromkeys(past[:2], ("etl", "commit", None, 0)),
         past[2]: ("etl", "dead", "no such flight", 1),
         **dict.fromkeys(past[3:], ("checks", "commit", None, 0)),
@@ -89,7 +89,7 @@ def test_the_history_is_listed_by_filters(url, store, name, past):
     assert ids(limit=1) == ["0" * 24], "the last one by when it was processed"
 
 
-def test_a_history_that_cannot_be_meant_is_refused(url, name):
+def test_an_invalid_history_is_refused(url, name):
     for wrong, why in (
         ({"limit": 0}, "limit must be"),
         ({"outcome": "comit"}, "did you mean 'commit'"),
@@ -125,8 +125,8 @@ def test_what_was_processed_is_replayed_as_new_messages(url, store, name, past):
     assert replay(url, name, "fix", dry_run=True) == 5
     assert store.sizes(name).total == 0
     assert replay(url, name, "fix") == 5
-    back = all_of(store, name)
-    assert [one.payload["n"] for one in back] == [0, 1, 3, 4, 5], "in their old order, without the dead one"
+    back = messages_in_order(store, name)
+    assert [one.payload["n"] for one in back] == [0, 1, 3, 4, 5], "in their old order, without the dead letter"
     for one in back:
         old = past[one.payload["n"]]
         assert one.id == replay_id("fix", old) != old
@@ -172,7 +172,7 @@ def test_a_replay_that_is_cut_short_is_completed_by_another(url, store, name, pa
         store.commit(name, "c/1", history=MINUTE)
     assert replay(url, name, "fix", dry_run=True) == replay(url, name, "fix") == 5 - done
     if not (decided and done):
-        assert [one.payload["n"] for one in all_of(store, name)] == [0, 1, 3, 4, 5]
+        assert [one.payload["n"] for one in messages_in_order(store, name)] == [0, 1, 3, 4, 5]
     assert store.staged(Replay(name, "fix", name, None, "").sink) == []
 
 
@@ -181,10 +181,10 @@ def test_a_replay_of_dead_letters_and_to_another_queue(url, store, name, past):
     with pytest.raises(OptionError, match=r"does not exist .*--create"):
         replay(url, name, "fix", to=other)
     assert replay(url, name, "fix", to=other, create=True, outcome="dead") == 1
-    (one,) = all_of(store, other)
+    (one,) = messages_in_order(store, other)
     assert one.headers["x-error"] == "no such flight" and one.payload == {"n": 2}
     assert replay(url, name, "again", to=other, limit=2) == 2
-    assert {one.payload["n"] for one in all_of(store, other)} == {2, 4, 5}
+    assert {one.payload["n"] for one in messages_in_order(store, other)} == {2, 4, 5}
     with pytest.raises(OptionError, match=f"queue '{name}x' does not exist.*did you mean"):
         replay(url, f"{name}x", "fix")
     assert replay(url, name, "slow", reason="nothing of that kind") == 0
@@ -203,7 +203,7 @@ def test_a_replay_with_a_rate_matures_bit_by_bit(url, store, name, past):
             replay(url, name, "slow", rate=rate)
     before = store.now()
     assert replay(url, name, "slow", rate=0.01) == 5
-    moments = sorted(round(one.mature.timestamp() * 1000) for one in all_of(store, name))
+    moments = sorted(round(one.mature.timestamp() * 1000) for one in messages_in_order(store, name))
     assert before <= moments[0] < before + MINUTE
     assert {later - one for one, later in itertools.pairwise(moments)} == {100_000}
     assert (store.sizes(name).ready, store.sizes(name).scheduled) == (1, 4)
@@ -217,7 +217,7 @@ def test_messages_of_buckets_are_replayed(url, store, name):
     assert {one.consumer for one in history(url, name)} == {"etl"}
     try:
         assert replay(url, name, "fix", ids=batch.column("id").to_pylist()[3:6]) == 3
-        assert [one.payload["n"] for one in all_of(store, name)] == [3, 4, 5]
+        assert [one.payload["n"] for one in messages_in_order(store, name)] == [3, 4, 5]
     finally:
         delete_sink(store, Replay(name, "fix", name, None, "").sink)
 
@@ -240,9 +240,9 @@ def test_the_client_keeps_a_history_of_what_dies(url, store, name):
         one, two, _ = queue.reserve(4)
         queue.dead_letter(one, reason="why")
         queue.rollback(two)
-    told = {(one.payload, one.outcome, one.consumer, one.error, one.tries) for one in history(url, name)}
+    reported = {(one.payload, one.outcome, one.consumer, one.error, one.tries) for one in history(url, name)}
     unknown = "it was rolled back, or its lease ended; no error is known"
-    assert told == {
+    assert reported == {
         ("tired", "dead", "etl", f"failed 1 time: {unknown}", 1),
         ("hopeless", "dead", "etl", "why", 1),
         ("fails", "dead", "etl", "failed 1 time", 1),
@@ -263,7 +263,7 @@ def test_a_message_that_fails_alone_is_history(url, store, name):
 # --- files of an older version --------------------------------------------------------------------
 
 
-def test_a_history_that_was_written_before_it_told_more_is_read(tmp_path):
+def test_a_history_of_an_earlier_version_is_read(tmp_path):
     path = tmp_path / "old.db"
     with sqlite3.connect(path) as db:
         for step in SCHEMA[:3]:

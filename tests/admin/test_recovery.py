@@ -9,6 +9,7 @@ import pytest
 from spark_queue import OptionError, UsageError, open_store
 from spark_queue.admin import RecoveredConsumer, recover_consumer, release, set_ledger
 from spark_queue.messages.message import pushes
+from spark_queue.stores.conformance.limits import with_limits
 from spark_queue.stores.services import owner
 from spark_queue.stores.services.dead_letters import note_settings
 from spark_queue.stores.services.ledger import LEDGER_PREFIX, delete_sink, stage_of
@@ -60,7 +61,7 @@ WRITTEN, OPEN = RecoveredConsumer("7.2", committed=10, released=5), RecoveredCon
 
 @pytest.mark.parametrize("sink", ["{query}", "app:{query}"])
 @pytest.mark.parametrize(("last", "settled"), [(6, WRITTEN), (7, WRITTEN), (5, OPEN)])
-def test_the_ledger_tells_whether_the_last_batch_was_written(url, name, lost, sink, last, settled):
+def test_the_ledger_shows_whether_the_last_batch_was_written(url, name, lost, sink, last, settled):
     lost.reads()
     lost.has_written(last, sink=sink.format(query=lost.query))
     assert recover_consumer(url, name, CONSUMER, sink=url) == settled
@@ -135,8 +136,8 @@ def test_one_of_several_databases_that_has_lost_its_ledger_is_named(url, name, l
 def test_what_was_written_becomes_history(url, store, name, lost):
     note_settings(store, name, "etl", 3_600_000, None)
     recover_consumer(url, name, CONSUMER, written=True)
-    told = [one for batch in store.peek(name, view="history") for one in batch.column("id").to_pylist()]
-    assert len(told) >= 10
+    reported = [one for batch in store.peek(name, view="history") for one in batch.column("id").to_pylist()]
+    assert len(reported) >= 10
 
 
 @pytest.mark.parametrize("how", ["no task has read it", "the first batch, without a ledger", "at least once"])
@@ -162,7 +163,7 @@ def test_what_no_sink_has_is_released(url, name, lost, how):
         ("of two sinks one has it", r"several sinks .* only some have batch 6"),
     ],
 )
-def test_what_nobody_can_know_is_asked_for_before_anything_changes(url, name, lost, how, said):
+def test_an_unknown_outcome_is_asked_for_before_anything_changes(url, name, lost, how, said):
     if how != "no task has told its query":
         lost.reads()
     if how == "of two sinks one has it":
@@ -189,8 +190,8 @@ def test_one_that_says_so_is_believed(url, name, lost):
     assert recover_consumer(url, name, CONSUMER, written=False) == OPEN
 
 
-def test_a_living_query_and_an_unknown_one_are_refused(url, store, name, lost, monkeypatch):
-    monkeypatch.setattr(owner, "OWNER_TIMEOUT_MS", 600_000)
+@with_limits(owner_timeout_ms=600_000)
+def test_a_living_query_and_an_unknown_one_are_refused(url, store, name, lost):
     with pytest.raises(OptionError, match=rf"no consumer 'etl/3fa9c2'; did you mean '?{CONSUMER}"):
         recover_consumer(url, name, "etl/3fa9c2", written=True)
     Ownership(store, name, CONSUMER).take(Batch(7, 2))
@@ -222,7 +223,7 @@ def test_a_release_refuses_what_may_be_written(url, store, name, lost, tag):
     if tag == "etl":
         assert release(url, name, tag, force=True) == 10
     else:
-        assert release(url, name, f"{CONSUMER}/7.2/0") == 5, "what is named is meant"
+        assert release(url, name, f"{CONSUMER}/7.2/0") == 5, "a tag by its full name is released"
         assert release(url, name, f"{CONSUMER}/7.2") == 5
     standing = load_consumer_state(store, name, CONSUMER)
     assert standing is not None and standing.started == Batch(7, 2), "how far it was is known all the same"

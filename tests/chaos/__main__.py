@@ -1,6 +1,6 @@
 """Live in worlds with kills, and say whether every message came out exactly once: `make chaos`.
 
-docs/reliability.md tells what the worlds are and what they show. Exit code 1: something was wrong.
+docs/reliability.md describes the worlds and what they show. Exit code 1: something was wrong.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What happens to checkpoints, new ones too, and to drivers that stand still; what an operator does about it.
+"""What happens to checkpoints, new ones too, and to drivers that stand still; how an operator recovers.
 
 A copy of a checkpoint that is restored, or one that has lost its newest files, either goes on or is refused. Then
 the operator does what the error says: `spark-queue recover`, and a new checkpoint. Nothing else may happen.

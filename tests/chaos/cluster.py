@@ -85,7 +85,7 @@ class Cluster:
             for number in range(WORKERS):
                 work = ["--work-dir", str(folder / f"work{number}")]
                 self.nodes.append(Daemon(f"worker{number}", folder, WORKER, *place, *share, *work, self.url))
-        except BaseException:
+        except BaseException:  # nothing may return into the tests
             self.close()
             raise
 

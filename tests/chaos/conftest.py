@@ -14,7 +14,7 @@ from tests.services import service_urls
 
 @pytest.fixture
 def seed():
-    """What a failure tells: SPARK_QUEUE_CHAOS_SEED repeats it."""
+    """The text of a failure: SPARK_QUEUE_CHAOS_SEED repeats it."""
     seed = int(os.environ.get("SPARK_QUEUE_CHAOS_SEED") or random.randrange(10**6))
     print(f"SPARK_QUEUE_CHAOS_SEED={seed}")
     return seed

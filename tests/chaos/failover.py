@@ -1,8 +1,8 @@
 """Redis servers of a world that fail over: a replica is promoted, and clients have to find it.
 
 `failover`: the address moves to the replica, and the old master, a replica now, keeps the connections it has.
-`sentinel`: the master is killed, or demoted by a Sentinel; clients ask two Sentinels. What is acknowledged is on the
-replica before: see `tests/redis_replicas.py`.
+`sentinel`: the master is killed, or demoted by a Sentinel; clients ask two Sentinels. The replica has each
+acknowledged write before: see `tests/redis_replicas.py`.
 """
 
 from __future__ import annotations

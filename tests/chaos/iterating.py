@@ -33,7 +33,7 @@ def consume_ahead(url, queue, log, consumer, lease, seed):
 
 
 def judge_tries(world):
-    """Tell if more messages have failed than there were consumers that were killed, or late."""
+    """Report if more messages have failed than consumers were killed, or late."""
     late = sum(
         one["did"] == "late" for consumer in world.consumers for life in consumer.logs().values() for one in life
     )

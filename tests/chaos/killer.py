@@ -213,7 +213,7 @@ def _one_of(some, which):
 
 
 def live(world: World, kills: int, victims: Collection[str] | None = None) -> Result:
-    """Let a world live until so many kills have hit, come to rest, and be judged. `victims`: else of its kind."""
+    """Let a world live for a number of kills, come to rest, and be judged. `victims`: else of its kind."""
     try:
         Killer(world, kills, victims).go_about()
         world.come_to_rest()

@@ -33,7 +33,7 @@ PACK = {
 #: Those of a kind of worlds that need a world of its own.
 SPECIAL = ("first", "away", "executor", "fork", "node", "failover")
 
-#: What a world is called in which exchanges move the messages, or processors: a fork, and a join of what it makes.
+#: Names of worlds in which exchanges move the messages, or processors: a fork, and a join of its outputs.
 EXCHANGE, PROCESSORS = "exchange", "processors"
 
 #: Those in which drivers die before their first offset is in Spark's log.

@@ -6,7 +6,7 @@ import sqlite3
 import time
 from contextlib import closing, contextmanager
 
-from tests.chaos.processes import told
+from tests.chaos.processes import read_log
 
 #: Seconds after which a database comes back though no batch has failed. A query waits 10 s for a locked file.
 LONGEST = 40.0
@@ -14,7 +14,7 @@ LONGEST = 40.0
 
 @contextmanager
 def away(world, url):
-    """Within this, nobody can write to the database at `url`."""
+    """Let no client write to the database at `url` within the block."""
     servers = [one for one in world.servers if one.url == url]
     if servers:
         servers[0].kill()
@@ -46,7 +46,7 @@ def take_away(world, which, late):
 
 def _tries(world):
     """How often the query was started, and whether its driver lives."""
-    return sum(one["did"] == "try" for one in told(world.folder / f"{world.driver.life}.log")) + (
+    return sum(one["did"] == "try" for one in read_log(world.folder / f"{world.driver.life}.log")) + (
         0 if world.driver.running else 1_000_000
     )
 

@@ -59,7 +59,7 @@ def descendants(root):
 
 
 def kill_tree(process):
-    """SIGKILL for a process and all below it, as if at one moment: they stand still first, so that nobody sees it."""
+    """SIGKILL for a process and all below it, as if at one moment: they stand still first, so that none sees it."""
     standing = set()
     while fresh := {process.pid, *descendants(process.pid)} - standing:
         for pid in fresh:
@@ -88,7 +88,7 @@ def alive(pid):
 
 
 def command_of(pid):
-    """The command line of a process; empty where there is none."""
+    """The command line of a process; empty if there is none."""
     return _ask(pid, "command")
 
 
@@ -97,7 +97,7 @@ def _ask(pid, what):
     return subprocess.run(ask, capture_output=True, text=True, check=False).stdout.strip()
 
 
-def told(log):
+def read_log(log):
     """What a program has written to its log: JSON lines, of which the last may be cut off by its death."""
     lines = Path(log).read_text().split("\n")[:-1] if Path(log).exists() else []
     return [json.loads(line) for line in lines]

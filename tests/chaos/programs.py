@@ -1,7 +1,7 @@
 """What is killed in the middle: `programs.py NAME '{"argument": value, …}'`.
 
-Each tells what it does in a log of JSON lines: before an act that it is about to begin, and after it that it was
-acknowledged. A line is one write, which outlives the process.
+Each writes a log of JSON lines: before an act that it is about to begin, and after the act was acknowledged. A line
+is one write, which survives the process.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def drain(url, queue, folder, options):
     """A Spark query into Parquet, until what was ready at its start is through."""
     from pyspark.sql import SparkSession
 
-    from spark_queue.spark import drain as settle
+    from spark_queue.spark import drain as drain_query
 
     spark = (
         SparkSession.builder.master("local[2]")
@@ -59,7 +59,7 @@ def drain(url, queue, folder, options):
         .trigger(availableNow=True)
         .start()
     )
-    settle(query, url)
+    drain_query(query, url)
     spark.stop()
 
 
@@ -152,7 +152,7 @@ HISTORY = 7 * 86_400
 def produce(url, queue, log, producer, seed, twin=None, first=0, client=None, behind=None):
     """Push messages `producer-0`, `producer-1`, …
 
-    Nothing is ever pushed again: of a push that failed nobody knows the outcome, and its messages count as "maybe".
+    Nothing is ever pushed again: the outcome of a failed push is unknown, and its messages count as "maybe".
     The store gets no patience, so it does not push again by itself either. `twin`: URL and queue for the other half
     of each message, in the same order. `first`: the first number. `client`: that of the parent of this process.
     `behind`: URL and queue at the end, whose consumers may be slower than the query.
@@ -253,7 +253,7 @@ def move_with_spark(
     def target():
         if not scattered:
             return {"url": to_url}
-        # The names of databases and their order tell nothing: each start has others.
+        # The names of databases and their order do not matter: each start has others.
         names, urls = random.sample(["here", "there"], 2), random.sample([url, to_url], 2)
         return {"urls": json.dumps(dict(zip(names, urls, strict=True))), "replayCheck": "none", "retryTimeout": SHORT}
 
@@ -311,8 +311,10 @@ def route_with_spark(url, queue, to_url, to, checkpoint, log, master, slow):
 
 
 def process_with_spark(url, queue, to_url, to, checkpoint, log, master, slow):
-    """The same by processors: a fork puts each message into two queues, beside A and beside B, and a join takes the
-    n-th of one with the n-th of the other, which must be the same. The fork is the one that is looked at."""
+    """Do the same with processors: a fork puts each message into two queues, beside A and beside B.
+
+    A join takes the n-th message of one with the n-th of the other; they must be the same. The fork is watched.
+    """
     from spark_queue.graph.model import ConsumerSettings, Graph, Input, Namespace, Place, Processor
     from spark_queue.runner import ExchangeGraph
 
@@ -364,7 +366,7 @@ def end_with_error(running, log):
 
 
 def link(url, queue, to, folder):
-    """A link that marks messages and moves them on, in small batches and slowly, until somebody ends it."""
+    """A link that marks messages and moves them on, in small batches and slowly, until it is ended."""
     from spark_queue.graph.link_function import Forward
     from spark_queue.graph.model import ConsumerSettings, Graph, Link, Namespace, Place
     from spark_queue.runner import ExchangeGraph
@@ -432,7 +434,7 @@ def place(checkpoint, to_url):
 
 
 def last_in(checkpoint, log):
-    """The number of the last batch in a log of the checkpoint, -1 where there is none."""
+    """The number of the last batch in a log of the checkpoint, -1 if there is none."""
     with suppress(FileNotFoundError), os.scandir(Path(checkpoint, log)) as files:
         return max((int(file.name) for file in files if file.name.isdigit()), default=-1)
     return -1
@@ -483,7 +485,7 @@ def _commit(client, log, batch):
     """Commit some messages one by one, the others together."""
     for part in [batch[:1], batch[1:2], batch[2:]]:
         begun = time.monotonic()
-        if part and client.commit(*part) == len(part):  # else the history tells which
+        if part and client.commit(*part) == len(part):  # else the history has them
             _note(log, "commit", part, begun)
 
 

@@ -14,8 +14,8 @@ from tests.services import HOST, mongod_command, mongod_healthy, redis_command
 
 PASSWORD = "sEcret-of-the-server"
 
-#: Where ports are looked for: below those that the system gives to outgoing connections, so that no client that
-#: tries to reach a dead server takes its port, or connects to itself.
+#: The range of ports: below those that the system gives to outgoing connections. So no client that tries to reach a
+#: dead server takes its port, or connects to itself.
 PORTS = range(17_000, 31_000)
 
 #: s after which MongoDB ends the transaction of a client that died in it. Its default of 60 keeps others waiting.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.chaos.processes import command_of, descendants
 
-#: What tells the processes of Spark by their command lines.
+#: How the command lines of Spark's processes differ.
 JVM = "org.apache.spark.deploy.SparkSubmit"
 SPARK = {
     "jvm": JVM,
@@ -19,7 +19,7 @@ FORKED = ("sink", "worker")
 
 
 def spark_processes(world, victim):
-    """The processes of Spark that are meant: not the daemons, but what they have forked."""
+    """The processes of Spark that do the work: not the daemons, but their forks."""
     driver, below = world.driver, {}
     roots = [driver.process.pid] if driver.running and not driver.killed else []
     for root in [*roots, *(node.process.pid for node in world.nodes)]:

@@ -14,16 +14,15 @@ from typing import Any
 from spark_queue import CheckpointError, FencedError
 from spark_queue.options.roles import parse_options
 from spark_queue.options.stream import StreamOptions
-from spark_queue.spark.read import lease_renewer as keeper
 from spark_queue.spark.read.consumer import Consumer
 from spark_queue.spark.read.fetch import fetch_messages
 from spark_queue.stores.base import Store
-from spark_queue.stores.services import owner
+from spark_queue.stores.conformance.limits import default_limits
 from spark_queue.stores.support.counters import Counters
 from tests.spark.drive import TEXT, Write, task
 
-#: ms for which an owner that is silent counts as living, and seconds between two signs of life.
-LIFE, BEAT = 300, 0.05
+#: For how long a silent owner counts as alive, and how often it sends a heartbeat.
+LIFE = {"owner_timeout_ms": 300, "heartbeat": 0.05}
 
 
 class Refused(Exception):
@@ -82,8 +81,8 @@ def drive(folder: str, step: int, query: str, out: dict[str, str], raw: dict[str
 
     `out`: the options of the sink, `raw`: those of the source.
     """
-    owner.OWNER_TIMEOUT_MS = LIFE
-    vars(keeper)["HEARTBEAT_SECONDS"] = BEAT
+    limits = default_limits(**LIFE)
+    limits.__enter__()  # until the end of the process
     said = "done"
     stop_at(step)
     options = parse_options({"waitTimeout": "0s"} | raw, "stream")

@@ -1,4 +1,4 @@
-"""Programs without Spark that are killed with SIGKILL in the middle of what they do."""
+"""Programs without Spark that are killed with SIGKILL in the middle of their work."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 from spark_queue import Queue, open_store
 from spark_queue.messages.message import messages
 from spark_queue.stores.conformance.waiting import wait_until
-from tests.chaos.processes import kill, start, told
+from tests.chaos.processes import kill, read_log, start
 
 pytestmark = pytest.mark.full
 
 
-def all_of(url, queue):
+def messages_at(url, queue):
     with open_store(url, retry_timeout=70_000) as store:
         return [message for batch in store.peek(queue) for message in messages(batch)]
 
@@ -24,9 +24,9 @@ def settled(url, *queues):
     """Wait until a server is through with what dead clients have asked of it; give all messages of each queue."""
     before, now = None, []
     while before != now:
-        before, now = now, [sorted(message.id for message in all_of(url, queue)) for queue in queues]
+        before, now = now, [sorted(message.id for message in messages_at(url, queue)) for queue in queues]
         time.sleep(0.3)
-    return [all_of(url, queue) for queue in queues]
+    return [messages_at(url, queue) for queue in queues]
 
 
 # --- producers ------------------------------------------------------------------------------------------------------
@@ -37,7 +37,7 @@ def test_what_was_acknowledged_to_a_killed_producer_is_in_the_queue_and_nothing_
     begun, acknowledged = set(), set()
 
     def run(producer):
-        done = [one["last"] for one in told(logs[producer]) if one["did"] == "push"]
+        done = [one["last"] for one in read_log(logs[producer]) if one["did"] == "push"]
         first = done[-1] + 1 if done else 0  # what was in flight is pushed again
         return start(
             "push", url=any_url, queue=name, log=str(logs[producer]), producer=producer, first=first, most=80,
@@ -45,7 +45,7 @@ def test_what_was_acknowledged_to_a_killed_producer_is_in_the_queue_and_nothing_
         )  # fmt: skip
 
     def pushed(producer):
-        return sum(one["did"] == "push" for one in told(logs[producer]))
+        return sum(one["did"] == "push" for one in read_log(logs[producer]))
 
     for _life in range(2):
         counts = {producer: pushed(producer) for producer in logs}
@@ -61,7 +61,7 @@ def test_what_was_acknowledged_to_a_killed_producer_is_in_the_queue_and_nothing_
                 kill(process)
         batches = []
         for producer, log in logs.items():
-            for one in told(log):
+            for one in read_log(log):
                 numbers = [f"{producer}-{n}" for n in range(one["first"], one["last"] + 1)]
                 (acknowledged if one["did"] == "push" else begun).update(numbers)
                 if one["did"] == "begin":
@@ -85,15 +85,15 @@ def test_a_large_push_to_sqlite_that_is_killed_is_in_the_queue_as_a_whole_or_not
     outcomes = []
     try:
         for _ in range(3):
-            done = len(told(log))
-            wait_until(lambda done=done: len(told(log)) >= done + 4, 60, 0.01)
-            first, last = [one["at"] for one in told(log) if "at" in one][:2]
-            wait_until(lambda: told(log)[-1]["did"] == "begin", 60, 0.001)
+            done = len(read_log(log))
+            wait_until(lambda done=done: len(read_log(log)) >= done + 4, 60, 0.01)
+            first, last = [one["at"] for one in read_log(log) if "at" in one][:2]
+            wait_until(lambda: read_log(log)[-1]["did"] == "begin", 60, 0.001)
             time.sleep(rng.uniform(0.1, 0.9) * (last - first))
             kill(process)
-            facts = told(log)
+            facts = read_log(log)
             pushed = {one["batch"] for one in facts if one["did"] == "push"}
-            found = Counter(message.payload["batch"] for message in all_of(sqlite_url, name))
+            found = Counter(message.payload["batch"] for message in messages_at(sqlite_url, name))
             assert set(found.values()) <= {rows}, "a part of a batch"
             assert pushed <= found.keys() <= {one["batch"] for one in facts if one["did"] == "begin"}
             outcomes.append(facts[-1]["did"])
@@ -130,7 +130,7 @@ def test_killed_consumers_lose_nothing_and_what_they_have_committed_never_comes_
     running = [run(number) for number in range(4)]
     try:
         feed(1)
-        wait_until(lambda: len(told(log)) > 6, 30)
+        wait_until(lambda: len(read_log(log)) > 6, 30)
         for number in range(4, 4 + kills):
             feed(rng.uniform(0.3, 0.8))
             victim = running.pop(rng.randrange(len(running)))
@@ -143,7 +143,7 @@ def test_killed_consumers_lose_nothing_and_what_they_have_committed_never_comes_
             kill(process)
 
     time.sleep(lease + 0.2)
-    facts = told(log)
+    facts = read_log(log)
     reserved = [one for one in facts if one["did"] == "reserve"]
     commits = [one for one in facts if one["did"] == "commit"]
     with Queue(any_url, name) as queue:
@@ -188,7 +188,7 @@ def test_a_killed_move_leaves_each_message_in_exactly_one_queue(any_url, name, r
             ids.update(queue.push_many(payloads, headers={"h": "x"}))
 
     def steps():
-        return sum(one["did"] == "begin" for one in told(log))
+        return sum(one["did"] == "begin" for one in read_log(log))
 
     def run():
         return start("move", url=any_url, queue=name, to=dead, log=str(log), seed=rng.random())

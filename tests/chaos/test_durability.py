@@ -1,4 +1,4 @@
-"""What outlives a server that is killed, by its settings; see docs/reliability.md."""
+"""What survives the kill of a server, by its settings; see docs/reliability.md."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_killed_server_keeps_what_was_acknowledged(kind, settings, rng, tmp_pa
     [("redis", {"aof": "none"}), ("mongodb", {"options": "w=1&journal=false"})],
     ids=["redis-none", "mongodb-journal=false"],
 )
-def test_a_server_that_was_told_not_to_care_loses_messages(kind, settings, rng, tmp_path):
+def test_a_server_without_durability_loses_messages(kind, settings, rng, tmp_path):
     with server(kind, tmp_path, **settings) as own:
         assert any(lost(own, rng.uniform(0.2, 0.5)) for _ in range(5)), "it is better than the documentation says"
 

@@ -81,9 +81,9 @@ def test_a_staging_queue_keeps_an_exchange_going_while_a_server_is_away_and_noth
         assert (status["split"].state, status["split"].restarts) == ("running", 0)
         for name in ("carry", "direct"):
             assert status[name].restarts >= 1
-            told = str(status[name].error)
-            assert f":***@127.0.0.1:{far.port}" in told
-            assert PASSWORD not in told
+            reported = str(status[name].error)
+            assert f":***@127.0.0.1:{far.port}" in reported
+            assert PASSWORD not in reported
         with Queue(near.url, "to_far") as staging:
             assert staging.sizes().total == 200, "they wait near by"
 

@@ -16,7 +16,7 @@ from spark_queue.messages.message import messages
 from spark_queue.stores.conformance.waiting import wait_until
 from tests.chaos.killer import live
 from tests.chaos.kinds import FORKS
-from tests.chaos.processes import alive, descendants, kill, kill_tree, send, start, told
+from tests.chaos.processes import alive, descendants, kill, kill_tree, read_log, send, start
 from tests.chaos.world import World
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
@@ -45,7 +45,7 @@ def test_workers_that_have_the_file_alone_lose_and_double_nothing(any_url, name,
         begin(slot)
     below = set()
     try:
-        wait_until(lambda: all(any(map(told, some)) for some in logs.values()), 60)
+        wait_until(lambda: all(any(map(read_log, some)) for some in logs.values()), 60)
         for _ in range(kills):
             time.sleep(rng.uniform(0, 0.5))
             slot = rng.choice(slots)
@@ -61,9 +61,9 @@ def test_workers_that_have_the_file_alone_lose_and_double_nothing(any_url, name,
         for one in running.values():
             kill_tree(one)
     wait_until(lambda: not any(map(alive, below)), 10)
-    facts = [one for log in logs["produce"] for one in told(log) if one["did"] == "push"]
+    facts = [one for log in logs["produce"] for one in read_log(log) if one["did"] == "push"]
     committed = Counter(
-        id for log in logs["consume"] for one in told(log) if one["did"] == "commit" for id in one["ids"]
+        id for log in logs["consume"] for one in read_log(log) if one["did"] == "commit" for id in one["ids"]
     )
     with open_store(any_url) as store:
         views = [

@@ -34,7 +34,7 @@ def server(scheme, tmp_path):
     shutil.rmtree(folder)
 
 
-def test_a_query_outlives_a_server_that_is_killed_and_loses_nothing_when_it_comes_back_too_late(
+def test_a_query_survives_a_server_that_is_killed_and_loses_nothing_if_it_comes_back_too_late(
     server,
     spark,
     name,
@@ -92,9 +92,9 @@ def test_a_query_outlives_a_server_that_is_killed_and_loses_nothing_when_it_come
         assert time.monotonic() - begun < 30
     finally:
         query.stop()
-    told = str(failure.value)
-    assert "StoreUnavailable" in told and f":***@127.0.0.1:{server.port}" in told
-    assert PASSWORD not in told
+    reported = str(failure.value)
+    assert "StoreUnavailable" in reported and f":***@127.0.0.1:{server.port}" in reported
+    assert PASSWORD not in reported
     assert not seen(second), "it was killed in the middle"
 
     server.start()

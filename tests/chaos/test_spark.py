@@ -37,7 +37,7 @@ class Supervised:
         self.process = start("drain", url=self.url, queue=self.name, folder=str(self.folder), options=options)
 
     def last(self, log):
-        """The number of the last batch in a log of the checkpoint, -1 where there is none."""
+        """The number of the last batch in a log of the checkpoint, -1 if there is none."""
         files = Path(self.folder, "checkpoint", log).glob("*")
         return max((int(file.name) for file in files if file.name.isdigit()), default=-1)
 
@@ -82,7 +82,7 @@ class Supervised:
             }
 
     def output(self, batch=None):
-        """The rows that a batch, or all of them, have written, as the sink's own log tells."""
+        """The rows that a batch, or all of them, have written, by the sink's own log."""
         logs = Path(self.folder, "out", "_spark_metadata").glob("[0-9]*")
         lines = [line for log in logs if batch in (None, int(log.name)) for line in log.read_text().splitlines()[1:]]
         files = [json.loads(line)["path"].removeprefix("file://") for line in lines]

@@ -73,22 +73,22 @@ def stood_still(url: str, name: str, folder: Path, delivery: str, step: int) -> 
             assert drivers.ended(idle) == "done"
             return False
         drivers.push("third")
-        told = [drivers.ended(drivers.start())]
+        reported = [drivers.ended(drivers.start())]
         drivers.push("fourth")
         os.kill(idle.pid, signal.SIGCONT)
-        told.append(drivers.ended(idle))
+        reported.append(drivers.ended(idle))
         for _ in range(2):  # one that read the checkpoint while it changed is refused once
             with open_store(url) as store:
                 for one in store.reservations(name):
                     if one.until is not None:
                         end_lease(store, name, one.tag)
-            told.append(drivers.ended(drivers.start()))
+            reported.append(drivers.ended(drivers.start()))
         written = drivers.written
-        assert set(written) == {"first", "second", "third", "fourth"}, (step, told)
-        assert delivery != "exactly-once" or set(written.values()) == {1}, (step, told, written)
-        assert told[-1] == "done", (step, told)
+        assert set(written) == {"first", "second", "third", "fourth"}, (step, reported)
+        assert delivery != "exactly-once" or set(written.values()) == {1}, (step, reported, written)
+        assert reported[-1] == "done", (step, reported)
         with open_store(url) as store:
-            assert store.sizes(name).total == 0, (step, told)
+            assert store.sizes(name).total == 0, (step, reported)
         return True
     finally:
         idle.kill()

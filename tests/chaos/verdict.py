@@ -11,21 +11,21 @@ from tests.chaos.world import World
 
 
 def judge(world: World):
-    """Tell what is wrong with a world that has come to rest, and count."""
+    """Report what is wrong with a world that has come to rest, and count."""
     result = world.result
     wrong = result.wrong
     begun, acknowledged = _pushed(world.producers)
-    # The history tells of dead letters, too, which are in their own queue.
+    # The history has dead letters, too, which are in their own queue.
     commits = [Condition("outcome", "=", "commit")]
     committed = [one for store in world.outputs for one in _all(store, "b", "history", commits)]
     dead = [one for store in world.outputs for one in _all(store, "b.dead")]
     times = Counter(one.headers["name"] for one in [*committed, *dead])
-    _tell(wrong, "lost", acknowledged - times.keys())
+    _report(wrong, "lost", acknowledged - times.keys())
     if not world.kind.repeats:
-        _tell(wrong, "came out twice", {name for name, n in times.items() if n > 1})
-    _tell(wrong, "invented", times.keys() - begun)
-    _tell(wrong, "has another payload", {one.headers["name"] for one in committed if not _doubled(one)})
-    _tell(wrong, "dead without a reason", {one.headers["name"] for one in dead if not one.headers.get("x-error")})
+        _report(wrong, "came out twice", {name for name, n in times.items() if n > 1})
+    _report(wrong, "invented", times.keys() - begun)
+    _report(wrong, "has another payload", {one.headers["name"] for one in committed if not _doubled(one)})
+    _report(wrong, "dead without a reason", {one.headers["name"] for one in dead if not one.headers.get("x-error")})
     if world.kind.graph:
         _judge_copies(world, set(times))
     result.acknowledged, result.maybe = len(acknowledged), len(begun - acknowledged)
@@ -37,7 +37,7 @@ def judge(world: World):
 
 
 def _judge_copies(world, delivered):
-    """The other destinations of a graph have got just what they should have of what B has got, once."""
+    """Check that the other destinations of a graph have each message of B that they should have, once."""
 
     def number(name):
         return int(name.rpartition("-")[2])
@@ -47,9 +47,9 @@ def _judge_copies(world, delivered):
         ("b.tens", {one for one in delivered if number(one) % 10 == 0}),
     ):
         times = Counter(one.headers["name"] for one in _all(world.store_b, queue))
-        _tell(world.result.wrong, f"lost for {queue}", every - times.keys())
-        _tell(world.result.wrong, f"came out twice in {queue}", {name for name, n in times.items() if n > 1})
-        _tell(world.result.wrong, f"does not belong into {queue}", times.keys() - every)
+        _report(world.result.wrong, f"lost for {queue}", every - times.keys())
+        _report(world.result.wrong, f"came out twice in {queue}", {name for name, n in times.items() if n > 1})
+        _report(world.result.wrong, f"does not belong into {queue}", times.keys() - every)
 
 
 def count(world: World):
@@ -81,7 +81,7 @@ def _all(store, queue, view="messages", where=()):
 
 
 def _doubled(message):
-    """Whether the transformation of this very message gives its payload."""
+    """Whether the transformation of this message gives its payload."""
     producer, _, n = message.headers["name"].rpartition("-")
     return message.payload == {"producer": producer, "n": int(n), "double": 2 * int(n)}
 
@@ -98,8 +98,8 @@ def _judge_consumers(world, committed):
             for act in facts:
                 for id in act["ids"] if act["did"] != "late" else ():
                     (commits if act["did"] == "commit" else takes)[id].append((life, act))
-    _tell(wrong, "commit was acknowledged, but it is not in the history", commits.keys() - committed)
-    _tell(wrong, "committed twice", {id for id, acts in commits.items() if len(acts) > 1})
+    _report(wrong, "commit was acknowledged, but it is not in the history", commits.keys() - committed)
+    _report(wrong, "committed twice", {id for id, acts in commits.items() if len(acts) > 1})
     again, overtaken = set(), set()
     for id, [(life, commit), *_] in commits.items():
         own = [act for other, act in takes[id] if other == life and act["ended"] <= commit["begun"]][-1]
@@ -108,8 +108,8 @@ def _judge_consumers(world, committed):
                 again.add(id)
             if other != life and own["ended"] < act["begun"] and act["ended"] < commit["begun"]:
                 overtaken.add(id)
-    _tell(wrong, "came again after its commit", again)
-    _tell(wrong, "committed by one who had lost it to another", overtaken)
+    _report(wrong, "came again after its commit", again)
+    _report(wrong, "committed by one who had lost it to another", overtaken)
 
 
 def _judge_the_rest(world):
@@ -131,7 +131,7 @@ def _judge_the_rest(world):
         wrong.append(f"the last batch is not the same everywhere: {ends}")
 
 
-def _tell(wrong, what, names):
+def _report(wrong, what, names):
     if names:
         some = ", ".join(sorted(names)[:5])
         wrong.append(f"{what}: {len(names)} messages ({some}{', …' if len(names) > 5 else ''})")

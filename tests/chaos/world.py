@@ -3,8 +3,8 @@
     producers ──> A ──> Spark, exactly once ──> B ──> consumers, and one that competes with them
 
 Each message has a name of its own, in a header. Each program logs which pushes and commits were acknowledged. At the
-end each message whose push was acknowledged must have come out of B exactly once, into its history or its dead-letter
-queue, and each of which nobody knows whether it was pushed at most once; see verdict.py.
+end, each message whose push was acknowledged must have come out of B exactly once. It is then in the history or in
+the dead-letter queue. A message whose push has an unknown outcome comes at most once; see verdict.py.
 
 A world has its own folder, servers, ports and processes, and ends them all.
 """
@@ -30,7 +30,7 @@ from spark_queue.stores.services.ledger import ledger_of
 from tests.chaos.cluster import ENV, Cluster
 from tests.chaos.failover import PAIRS
 from tests.chaos.kinds import KINDS, TWIN
-from tests.chaos.processes import command_of, descendants, kill, kill_tree, send, start, told
+from tests.chaos.processes import command_of, descendants, kill, kill_tree, read_log, send, start
 from tests.chaos.programs import last_in
 from tests.chaos.servers import Server
 
@@ -46,7 +46,7 @@ DEATHS = "times while it worked on this batch"
 #: Seconds for which a driver goes on that another one has replaced.
 PARTING = 20.0
 
-#: Seconds between two rounds that start again what was killed: who waits for a moment looks far more often.
+#: Seconds between two rounds that start killed programs again: a thread that waits for a moment looks far more often.
 ROUND = 0.05
 
 
@@ -129,9 +129,9 @@ class Program:
         how(self.process)
 
     def logs(self):
-        """What each life has told, by its name."""
+        """The log of each life, by its name."""
         lives = [f"{self.name}.{life}" for life in range(1, self.lives + 1)]
-        return {life: told(self._folder / f"{life}.log") for life in lives}
+        return {life: read_log(self._folder / f"{life}.log") for life in lives}
 
     def last_words(self):
         lines = (self._folder / f"{self.life}.out").read_text(errors="replace").splitlines()
@@ -141,7 +141,7 @@ class Program:
 class World:
     """See the head of this module.
 
-    `source` and `target` are names of stores, `kind` is one of KINDS. `buckets`: so many messages share a record, 0
+    `source` and `target` are names of stores, `kind` is one of KINDS. `buckets`: how many messages share a record, 0
     for none. `sink` are options of the query's sink, `aof` and `options` those of a `Server`.
     """
 
@@ -171,7 +171,7 @@ class World:
         self._beside = False  # whether the driver has run beside what is left of another one
         self._refusal = False  # whether the driver may end since its checkpoint is refused
         self._begun = time.monotonic()
-        self.strays: dict[int, str] = {}  #: processes that may outlive the driver which has started them
+        self.strays: dict[int, str] = {}  #: processes that may survive the driver which has started them
         self.cluster: Cluster | None = None
         try:
             self.url_a = self.url_b = self._database(source, "a")
@@ -184,7 +184,7 @@ class World:
             if self.kind.cluster:
                 self.cluster = Cluster(folder / "cluster")
             self._populate()
-        except BaseException:
+        except BaseException:  # nothing may return into the tests
             self.close()
             raise
 
@@ -313,7 +313,7 @@ class World:
             raise Unmoved(f"no batch was finished for {PATIENCE:.0f} s: {self._state()}")
 
     def freeze(self, pids, until, then=lambda: None):
-        """Let processes stand still until then; not for ever, for they may hold a lock that others need."""
+        """Let processes stand still until then; not forever, for they may hold a lock that others need."""
         for pid in pids:
             send(pid, signal.SIGSTOP)
         self._frozen.append((pids, until, time.monotonic() + FROZEN, then))
@@ -410,7 +410,7 @@ class World:
         for store, queue in self.inputs:
 
             def ended(store=store, queue=queue):
-                # The other half of a dead letter stays in its queue for ever.
+                # The other half of a dead letter stays in its queue forever.
                 return store.sizes(queue).total == 0 or any(self.dead_letters().values())
 
             self.until(ended, f"the end of queue {queue}")
@@ -449,9 +449,9 @@ class World:
 
     def _state(self):
         held = {name: store.reservations(name) for name, store in (("a", self.store_a), ("b", self.store_b))}
-        told = [one for life in self.driver.logs().values() for one in life]
+        reported = [one for life in self.driver.logs().values() for one in life]
         return (
             f"A {self.store_a.sizes('a')}, B {self.store_b.sizes('b')}, held {held}, staged {self.store_b.staged()}, "
             f"offsets {self.last('offsets')}, commits {self.last('commits')}, ledger {self.decided()}, the driver "
-            f"{told[-1:]} {self.driver.last_words()}"
+            f"{reported[-1:]} {self.driver.last_words()}"
         )

@@ -66,5 +66,5 @@ def test_other_databases_need_no_adoption(request, fixture):
     Run("push", url, "orders", input="1")
     with pytest.raises(OptionError, match="nothing needs to be adopted"):
         admin.adopt(url, "orders")
-    told = Run("adopt", url, "orders", "--yes")
-    assert told.code == 2 and told.err.count("\n") == 1 and "nothing needs to be adopted" in told.err
+    reported = Run("adopt", url, "orders", "--yes")
+    assert reported.code == 2 and reported.err.count("\n") == 1 and "nothing needs to be adopted" in reported.err

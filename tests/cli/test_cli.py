@@ -11,11 +11,9 @@ from pathlib import Path
 import pytest
 
 from spark_queue import Queue, open_store
-from spark_queue.cli import deadletter
-from spark_queue.cli import output as show
-from spark_queue.cli import params as parse
+from spark_queue.cli import deadletter, output, params
 from spark_queue.messages.message import pushes
-from spark_queue.stores.services import owner
+from spark_queue.stores.conformance.limits import with_limits
 from spark_queue.stores.services.ledger import LEDGER_PREFIX, create_ledger, delete_sink, stage_of
 from spark_queue.stores.services.ownership import Ownership
 from tests.command_line import Run, program
@@ -34,7 +32,7 @@ def file(sqlite_url):
 
 @pytest.fixture(autouse=True)
 def surroundings(monkeypatch):
-    monkeypatch.delenv(parse.URL_VARIABLE, raising=False)
+    monkeypatch.delenv(params.URL_VARIABLE, raising=False)
 
 
 # --- commands, on every store ---------------------------------------------------------------------
@@ -49,14 +47,14 @@ def test_reservations_and_release(url, store, name):
     etl, py = shown.rows
     assert etl == [name, "etl/3fa9c1/7/0", "1,200", "never"]
     assert datetime.fromisoformat(" ".join(py[3:])).year > 2000
-    told = Run("reservations", url, name, "--json").json
-    assert [(one["tag"], one["rows"], one["owner"]) for one in told] == [
+    reported = Run("reservations", url, name, "--json").json
+    assert [(one["tag"], one["rows"], one["owner"]) for one in reported] == [
         ("etl/3fa9c1/7/0", 1200, None),
         ("py/ab/1/0", 5, None),
     ]
-    assert told[0]["until"] is None
-    assert told[1]["until"].endswith("Z") and datetime.fromisoformat(told[1]["until"]).year > 2000
-    assert [one for one in Run("reservations", url, "--json").json if one["queue"] == name] == told
+    assert reported[0]["until"] is None
+    assert reported[1]["until"].endswith("Z") and datetime.fromisoformat(reported[1]["until"]).year > 2000
+    assert [one for one in Run("reservations", url, "--json").json if one["queue"] == name] == reported
 
     released = Run("release", url, name, "etl", "--yes", "--delay", "10m", "--failed")
     assert (released.code, released.out, released.err) == (0, f"1,200 messages of {name} released\n", "")
@@ -70,8 +68,8 @@ def test_reservations_and_release(url, store, name):
     assert Run("reservations", url, name, "--json").json == []
 
 
-def test_a_living_query_is_released_with_force_only(url, store, name, monkeypatch):
-    monkeypatch.setattr(owner, "OWNER_TIMEOUT_MS", 600_000)
+@with_limits(owner_timeout_ms=600_000)
+def test_a_living_query_is_released_with_force_only(url, store, name):
     store.push(name, pushes([1]))
     store.reserve(name, "etl/3fa9c1/1", 1, lease=None)
     Ownership(store, name, "etl/3fa9c1").take()
@@ -93,11 +91,11 @@ def test_dead_letters_and_redrive(url, store, name):
     assert listed.code == 0 and listed.err == ""
     (row,) = listed.rows
     assert row[3:5] == [name, "1"] and row[5:] == ["no", "such", "flight", '{"n":', "0}"]
-    told = Run("deadletter", "list", url, name, "--json", "--limit", 2)
-    assert [one["payload"] for one in told.json] == [{"n": 0}, {"n": 1}]
-    assert told.json[0]["headers"]["x-error"] == told.json[0]["error"] == "no such flight"
-    assert told.json[0]["died"].endswith("Z") and told.json[0]["from_queue"] == name
-    assert told.err == "only 2 dead letters shown; for more, set --limit\n"
+    reported = Run("deadletter", "list", url, name, "--json", "--limit", 2)
+    assert [one["payload"] for one in reported.json] == [{"n": 0}, {"n": 1}]
+    assert reported.json[0]["headers"]["x-error"] == reported.json[0]["error"] == "no such flight"
+    assert reported.json[0]["died"].endswith("Z") and reported.json[0]["from_queue"] == name
+    assert reported.err == "only 2 dead letters shown; for more, set --limit\n"
 
     dead = f"{name}.dead"
     dry = Run("deadletter", "redrive", url, name, "--dry-run")
@@ -105,7 +103,7 @@ def test_dead_letters_and_redrive(url, store, name):
     store.push(name, pushes([0]))
     wrong = Run("deadletter", "redrive", url, name, "--to", f"{name}x")
     assert wrong.code == 2 and "--create" in wrong.err and f"'{name}'" in wrong.err
-    one = Run("deadletter", "redrive", url, name, "--to", f"{name}.other", "--create", "--id", told.json[1]["id"])
+    one = Run("deadletter", "redrive", url, name, "--to", f"{name}.other", "--create", "--id", reported.json[1]["id"])
     assert one.out == f"1 message moved from {dead} to {name}.other\n"
     store.reserve(dead, "looker/a/1", 1)
     rest = Run("deadletter", "redrive", url, name, "--json", "--rate", 1000)
@@ -127,8 +125,8 @@ def test_ledgers(url, store, name):
     shown = Run("ledger", "list", url)
     (line,) = [line for line in shown.out.splitlines() if name in line]
     assert "batch 3: 3, batch 4: 2" in line and "half published: 3 left" in line
-    (told,) = [one for one in Run("ledger", "list", url, "--json").json if one["sink"] == name]
-    assert told == {"sink": name, "batch": 3, "staged": {"3": 3, "4": 2}, "unpublished": 3}
+    (reported,) = [one for one in Run("ledger", "list", url, "--json").json if one["sink"] == name]
+    assert reported == {"sink": name, "batch": 3, "staged": {"3": 3, "4": 2}, "unpublished": 3}
     refused = Run("ledger", "set", url, name, 4)
     assert refused.code == 2 and f"spark-queue ledger recover URL {name}" in refused.err
     assert Run("ledger", "recover", url, name).out == "3 messages published, 2 staged rows dropped\n"
@@ -200,7 +198,7 @@ def test_a_mistake_ends_with_code_2_and_a_message(file, args, tmp_path, monkeypa
     assert not Path("nowhere.db").exists()
 
 
-def test_names_like_it_are_told(file):
+def test_similar_names_are_suggested(file):
     assert "did you mean 'departures'" in Run("release", file, "depatures", "etl", "--yes").err
     assert "did you mean 'etl/3fa9c1'" in Run("release", file, "departures", "etl/3fa9", "--yes").err
     assert "did you mean 'departures'" in Run("reservations", file, "depatures").err
@@ -210,10 +208,10 @@ def test_names_like_it_are_told(file):
 
 
 def test_the_url_may_come_from_the_environment(file):
-    env = {parse.URL_VARIABLE: file}
+    env = {params.URL_VARIABLE: file}
     assert Run("reservations", env=env).out == Run("reservations", file).out
     assert Run("reservations", "departures", env=env).code == 0
-    assert Run("reservations", file, "departures", env={parse.URL_VARIABLE: "redis://nowhere"}).code == 0
+    assert Run("reservations", file, "departures", env={params.URL_VARIABLE: "redis://nowhere"}).code == 0
     assert len(Run("deadletter", "list", "--reason", "flight", "departures", "--json", env=env).json) == 3
     assert Run("deadletter", "list", "departures", "--reason", "sqlite:///x", "--json", env=env).json == []
     assert Run("release", "departures", "etl", "--yes", env=env).out == "1 message of departures released\n"
@@ -222,7 +220,7 @@ def test_the_url_may_come_from_the_environment(file):
 
 
 def test_a_release_asks(file, monkeypatch):
-    monkeypatch.setattr(show, "can_ask", lambda: True)
+    monkeypatch.setattr(output, "can_ask", lambda: True)
     no = Run("release", file, "departures", "etl", input="n\n")
     assert no.code == 1 and "Release 1 message of departures held under tag etl?" in no.err
     assert len(Run("reservations", file).rows) == 1
@@ -258,8 +256,9 @@ def test_bytes_are_extended_json(file):
     assert '{"$binary":' in Run("deadletter", "list", file, "departures").out
 
 
-def test_a_redrive_that_is_stopped_tells_how_far_it_came(file, monkeypatch):
-    monkeypatch.setattr(sys.modules["spark_queue.admin.dead_letters"], "LETTERS_STEP", 2)
+def test_a_redrive_that_is_stopped_reports_how_far_it_came(file, monkeypatch):
+    letters = sys.modules["spark_queue.admin.dead_letters"]
+    monkeypatch.setattr(letters, "LETTERS_STEP", 2)  # the steps of a command, which takes no limits
     real, calls = deadletter.RedriveProgress.step, []
 
     def step(self, moved, found):
@@ -337,9 +336,9 @@ def test_a_graph_is_drawn(file, tmp_path):
     ]
     assert f"namespace 'gone': there is no file '{tmp_path}/none.db'" in drawn.err
     assert "a message leaves it after 17 hops" in drawn.err
-    told = Run("graph", conf, "--json").json
-    assert told["queues"][0] == {"queue": "here/departures", "ready": 0, "scheduled": 0, "reserved": 1}
-    assert [to["cycle"] for to in told["exchanges"][0]["dst"]] == [True, False]
+    reported = Run("graph", conf, "--json").json
+    assert reported["queues"][0] == {"queue": "here/departures", "ready": 0, "scheduled": 0, "reserved": 1}
+    assert [to["cycle"] for to in reported["exchanges"][0]["dst"]] == [True, False]
     made = Run("graph", conf, "--format", "dot", "--no-sizes", "--output", tmp_path / "graph.dot")
     assert made.code == 0 and made.out == ""
     assert (tmp_path / "graph.dot").read_text().startswith("digraph exchanges {")
@@ -351,7 +350,7 @@ def test_a_graph_is_drawn(file, tmp_path):
 
 
 @pytest.mark.parametrize("missing", ["typer", "rich"])
-def test_what_to_install_is_told(missing):
+def test_the_package_to_install_is_named(missing):
     code = f"import sys; sys.modules[{missing!r}] = None; import spark_queue.cli"
     done = program(code=code)
     assert done.returncode == 2 and done.stdout == ""
@@ -360,7 +359,7 @@ def test_what_to_install_is_told(missing):
 
 
 @pytest.mark.parametrize("missing", ["yaml", "networkx", "graphviz"])
-def test_what_graphs_need_is_told(missing, tmp_path):
+def test_a_missing_package_for_graphs_is_named(missing, tmp_path):
     (tmp_path / "x.yaml").write_text("namespaces: {}")
     code = f"import sys; sys.modules[{missing!r}] = None; from spark_queue.cli import main; main()"
     done = program("graph", str(tmp_path / "x.yaml"), code=code)

@@ -26,7 +26,7 @@ def url(sqlite_url):
     return sqlite_url
 
 
-def fill(url, one):
+def put_odd_record(url, one):
     odd.put("sqlite/", url, "orders", one.record, mature=5)
     with Queue(url, "orders") as queue:
         queue.push_many([{"n": 0}, {"n": 1}, {"n": 2}])
@@ -34,7 +34,7 @@ def fill(url, one):
 
 @pytest.mark.parametrize("one", ODD, ids=lambda one: one.name)
 def test_pop_prints_the_good_messages(one, url):
-    fill(url, one)
+    put_odd_record(url, one)
     done = Run("pop", url, "orders", "--limit", "1")
     assert (done.code, [json.loads(line) for line in done.out.splitlines()]) == (0, [{"n": 0}])
     done = Run("pop", url, "orders", "--limit", "10")
@@ -46,7 +46,7 @@ def test_pop_prints_the_good_messages(one, url):
 
 @pytest.mark.parametrize("one", ODD, ids=lambda one: one.name)
 def test_peek_prints_it_with_the_reason(one, url):
-    fill(url, one)
+    put_odd_record(url, one)
     done = Run("peek", url, "orders", "--json")
     rows = [json.loads(line) for line in done.out.splitlines()]
     assert [one.reason in row["headers"].get("x-error", "") for row in rows] == [True, False, False, False]
@@ -68,7 +68,7 @@ def test_a_note_that_is_damaged_is_named_and_removed(url):
 
 
 def test_what_was_set_aside_is_shown_as_damaged(url):
-    fill(url, ODD[0])
+    put_odd_record(url, ODD[0])
     with open_store(url) as store:
         store.reserve("orders", "c/1", 1)
         list(store.queue("orders", QueuePolicy(dead_letter_queue="x" * 300)).read("c/1/0"))
@@ -80,7 +80,7 @@ def test_what_was_set_aside_is_shown_as_damaged(url):
 
 
 def test_what_was_set_aside_can_be_removed(url):
-    fill(url, ODD[0])
+    put_odd_record(url, ODD[0])
     with open_store(url) as store:
         store.reserve("orders", "c/1", 1)
         list(store.queue("orders", QueuePolicy(dead_letter_queue="x" * 300)).read("c/1/0"))

@@ -14,8 +14,7 @@ pytest.importorskip("typer")
 from typer.testing import CliRunner
 
 from spark_queue.admin import doctor
-from spark_queue.cli import app
-from spark_queue.cli import params as parse
+from spark_queue.cli import app, params
 from tests.command_line import Run, arguments
 from tests.pages import blocks, calls, plain
 
@@ -23,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "cli.md").read_text()
 
 
-def same(text: str) -> str:
+def without_changes(text: str) -> str:
     """Return a text without what changes in each run: ids, tags, moments, usage of Typer."""
     text = re.sub(r"^(Usage:|Try ).*\n", "", text, flags=re.MULTILINE)
     text = re.sub(r"\b(\w+/)[0-9a-f]{6}/1\b", r"\1RUN/1", text)
@@ -32,7 +31,7 @@ def same(text: str) -> str:
 
 def test_the_page_runs_as_it_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv(parse.URL_VARIABLE, raising=False)
+    monkeypatch.delenv(params.URL_VARIABLE, raising=False)
     start = f'spark-queue() {{ {" ".join(arguments())} "$@"; }}\n'
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     ran = 0
@@ -47,22 +46,22 @@ def test_the_page_runs_as_it_is_written(tmp_path, monkeypatch):
             if command.startswith("spark-queue ") and not set(command) & set("|;>$"):
                 args = shlex.split(command)[1:]
                 done_here = CliRunner().invoke(app, args, prog_name="spark-queue")
-                assert same(done_here.output) == same(shown), command
+                assert without_changes(done_here.output) == without_changes(shown), command
                 continue
             done = subprocess.run(
                 ["bash", "-c", f"{start}{command}"], text=True, timeout=300, check=False,
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             )  # fmt: skip
-            assert same(done.stdout) == same(shown), command
+            assert without_changes(done.stdout) == without_changes(shown), command
     assert ran > 15
 
 
 def test_the_page_names_every_command_and_code():
     pages = PAGE + (ROOT / "docs" / "operations.md").read_text() + (ROOT / "docs" / "exchanges.md").read_text()
-    for names in (*parse.SECTIONS.values(), parse.RFQ_COMMANDS):
+    for names in (*params.SECTIONS.values(), params.RFQ_COMMANDS):
         for name in names:
             assert re.search(rf"spark-queue {name}\b|`{name}\b", pages), name
-    for code in re.findall(r"\b(\d+):", parse.EXIT_CODES):
+    for code in re.findall(r"\b(\d+):", params.EXIT_CODES):
         assert f"| {code} |" in PAGE
 
 

@@ -1,4 +1,4 @@
-"""The command line, on every store: messages by hand, sizes, and what rfq calls by other names."""
+"""The command line, on every store: messages, sizes, and the commands that rfq calls by other names."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from spark_queue import Queue, cli
 from spark_queue.admin import queues as admin_queues
 from spark_queue.admin import sizes as admin_sizes
 from spark_queue.admin.common import STEP
-from spark_queue.cli import params as parse
+from spark_queue.cli import params
 from spark_queue.messages.message import pushes
+from spark_queue.stores.conformance.limits import with_limits
 from spark_queue.stores.conformance.waiting import wait_until
-from spark_queue.stores.services import owner
 from spark_queue.stores.services.ownership import Ownership
-from tests.command_line import Run, arguments, telling
+from tests.command_line import Run, announcing, arguments
 
 
 @pytest.fixture(autouse=True)
 def surroundings(monkeypatch):
-    monkeypatch.delenv(parse.URL_VARIABLE, raising=False)
+    monkeypatch.delenv(params.URL_VARIABLE, raising=False)
 
 
 def lines(text: str) -> list:
@@ -125,18 +125,18 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("form", "line", "told"), WRONG.values(), ids=WRONG)
-def test_a_line_that_is_wrong_is_told_and_nothing_pushed(sqlite_url, form, line, told):
+@pytest.mark.parametrize(("form", "line", "expected"), WRONG.values(), ids=WRONG)
+def test_a_wrong_line_is_reported_and_nothing_is_pushed(sqlite_url, form, line, expected):
     good = "1" if form == "json" else '{"payload": 1}'
     refused = Run("push", sqlite_url, "q", "--as", form, input=f"{good}\n{line}\n{good}\n")
     assert refused.code == 1 and refused.out == ""
-    assert told in refused.err and "nothing was pushed" in refused.err
+    assert expected in refused.err and "nothing was pushed" in refused.err
     assert Run("peek", sqlite_url, "q").out == ""
 
 
 def test_arguments_that_are_not_utf8_are_refused(sqlite_url):
-    """A shell passes any bytes; Python makes half a surrogate pair of what is not UTF-8."""
-    for call, told in (
+    """A shell passes any bytes; Python makes half a surrogate pair of bytes that are not UTF-8."""
+    for call, expected in (
         (["push", sqlite_url, "q", "--header", "gate=\udcff"], "headers.gate: text with half a surrogate pair"),
         (["push", sqlite_url, "q", "--header", "\udcff=B12"], "headers: the key '\\udcff': text with half"),
         (["publish", sqlite_url, "q", "-m", '"\udcff"'], "line 1: its payload is not UTF-8 text"),
@@ -145,16 +145,16 @@ def test_arguments_that_are_not_utf8_are_refused(sqlite_url):
         (["event", "execute", sqlite_url, "q", "\udcff"], "id: text with half a surrogate pair"),
     ):
         refused = Run(*call, input="1\n")
-        assert (refused.code, refused.out) == (1, "") and told in refused.err
+        assert (refused.code, refused.out) == (1, "") and expected in refused.err
     assert Run("peek", sqlite_url, "q").out == ""
 
 
-def test_a_file_is_checked_before_and_a_pipe_as_it_comes(url, store, name, tmp_path):
+def test_a_file_is_checked_before_it_is_pushed_and_a_pipe_line_by_line(url, store, name, tmp_path):
     good = [f'{{"payload": {n}}}\n' for n in range(STEP + 10)]
-    for bad, told in (("oops", "it is not JSON"), ('{"payload": 1, "delay": -1}', "its delay is negative")):
+    for bad, expected in (("oops", "it is not JSON"), ('{"payload": 1, "delay": -1}', "its delay is negative")):
         (tmp_path / "x.jsonl").write_text("".join([*good, bad]))
         refused = Run("push", url, name, tmp_path / "x.jsonl", "--as", "message")
-        assert refused.code == 1 and f"line {len(good) + 1}: {told}" in refused.err
+        assert refused.code == 1 and f"line {len(good) + 1}: {expected}" in refused.err
         assert "nothing was pushed" in refused.err and store.sizes(name).total == 0
     call = [*arguments(), "push", url, name, "--as", "message"]
     text = (tmp_path / "x.jsonl").read_text()
@@ -203,9 +203,9 @@ def test_a_tag_is_settled_by_other_calls(url, store, name):
     tag = last.rpartition(" ")[2]
     assert last == f"2 messages of {name} reserved under tag {tag}" and tag.startswith("me/")
     assert [row[-1] for row in shown.rows[:2]] == ["0}", "1}"]
-    told = Run("reserve", url, name, "--limit", 3, "--json", "--lease", "never").json
-    assert [one["payload"] for one in told["messages"]] == [{"n": 2}, {"n": 3}, {"n": 4}]
-    assert [one.until for one in store.reservations(name, told["tag"])] == [None]
+    reported = Run("reserve", url, name, "--limit", 3, "--json", "--lease", "never").json
+    assert [one["payload"] for one in reported["messages"]] == [{"n": 2}, {"n": 3}, {"n": 4}]
+    assert [one.until for one in store.reservations(name, reported["tag"])] == [None]
 
     done = Run("commit", url, name, tag)
     assert (done.code, done.out) == (0, f"2 messages of {name} committed\n")
@@ -213,29 +213,29 @@ def test_a_tag_is_settled_by_other_calls(url, store, name):
     assert (late.code, late.out) == (1, f"0 messages of {name} committed\n")
     assert f"tag {tag} holds no messages of {name}" in late.err
 
-    first, second, third = (one["id"] for one in told["messages"])
-    one = Run("commit", url, name, told["tag"], first, "--json")
-    assert one.json == {"queue": name, "tag": told["tag"], "committed": 1}
-    partly = Run("rollback", url, name, told["tag"], second, first, "--delay", "10m")
+    first, second, third = (one["id"] for one in reported["messages"])
+    one = Run("commit", url, name, reported["tag"], first, "--json")
+    assert one.json == {"queue": name, "tag": reported["tag"], "committed": 1}
+    partly = Run("rollback", url, name, reported["tag"], second, first, "--delay", "10m")
     assert (partly.code, partly.out) == (1, f"1 message of {name} rolled back\n")
     assert "1 of 2 ids not held under tag" in partly.err
     assert store.sizes(name).scheduled == 1
-    dead = Run("rollback", url, name, told["tag"], "--max-tries", 1, "--json")
-    assert dead.json == {"queue": name, "tag": told["tag"], "rolled_back": 0, "dead": 1}
+    dead = Run("rollback", url, name, reported["tag"], "--max-tries", 1, "--json")
+    assert dead.json == {"queue": name, "tag": reported["tag"], "rolled_back": 0, "dead": 1}
     assert [one.id for one in Queue(store, f"{name}.dead").peek()] == [third]
     (again,) = [one for one in Queue(store, name).peek() if one.id == second]
     assert again.tries == 1
 
 
-def test_a_reserve_in_vain_ends_with_code_1(url, store, name):
+def test_a_reserve_that_finds_nothing_ends_with_code_1(url, store, name):
     none = Run("reserve", url, name, "--json")
     assert none.code == 1 and none.json == {"queue": name, "tag": None, "messages": []}
     store.push(name, pushes([1], delay=300))
     assert Run("reserve", url, name, "--timeout", "10m").code == 0, "it comes long before"
 
 
-def test_what_a_living_query_holds_is_left_to_it(url, store, name, monkeypatch):
-    monkeypatch.setattr(owner, "OWNER_TIMEOUT_MS", 600_000)
+@with_limits(owner_timeout_ms=600_000)
+def test_what_a_living_query_holds_is_left_to_it(url, store, name):
     store.push(name, pushes([1, 2]))
     store.reserve(name, "etl/3fa9c1/1", 1, lease=None)
     Ownership(store, name, "etl/3fa9c1").take()
@@ -258,7 +258,7 @@ def test_history_is_kept_where_it_is_asked_for(url, store, name):
 
 
 def test_sizes_of_many_messages_are_counted_up_to_a_limit(url, store, name, monkeypatch):
-    monkeypatch.setattr(admin_sizes, "COUNT_LIMIT", 1_000)
+    monkeypatch.setattr(admin_sizes, "COUNT_LIMIT", 1_000)  # the command opens no store for it
     for _ in range(2):
         store.push(name, pushes(range(700)))
     store.push(f"{name}.dead", pushes(range(3)))
@@ -279,13 +279,13 @@ def test_sizes_and_peek(url, store, name):
     sizes = Run("size", url, name)
     (row,) = sizes.rows
     assert row[:5] == [name, "2", "1", "1", "1"] and sizes.err == ""
-    told = Run("size", url, "--json").json
-    (mine,) = [one for one in told if one["queue"] == name]
+    reported = Run("size", url, "--json").json
+    (mine,) = [one for one in reported if one["queue"] == name]
     assert mine | {"oldest": 0} == {
         "queue": name, "ready": 2, "scheduled": 1, "reserved": 1, "dead": 1, "oldest": 0, "paused": False,
         "retained": 0, "capped": [],
     }  # fmt: skip
-    assert [one["ready"] for one in told if one["queue"] == f"{name}.dead"] == [1]
+    assert [one["ready"] for one in reported if one["queue"] == f"{name}.dead"] == [1]
     unknown = Run("size", url, f"{name}x")
     assert unknown.code == 2 and f"did you mean '{name}" in unknown.err
 
@@ -307,7 +307,7 @@ def test_sizes_and_peek(url, store, name):
 
 def test_messages_are_moved(url, store, name, monkeypatch):
     store.push(name, pushes(list(range(1_500))))
-    monkeypatch.setattr(admin_queues, "STEP", 1_000)
+    monkeypatch.setattr(admin_queues, "STEP", 1_000)  # the steps of a command
     store.reserve(name, "etl/3fa9c1/7", 10)
     wrong = Run("move", url, name, f"{name}.other")
     assert wrong.code == 2 and "--create" in wrong.err
@@ -353,8 +353,8 @@ def test_why_no_message_is_ready_is_said(url, store, name):
 def test_statistics(url, store, name):
     Run("push", url, name, input="1\n2\n3\n")
     Run("pop", url, name, "--limit", 2)
-    told = Run("stats", url, name, "--json").json[name]
-    assert told["put"] == 3 and told["get"] + told["commit"] == 2 and told["paused"] is False
+    reported = Run("stats", url, name, "--json").json[name]
+    assert reported["put"] == 3 and reported["get"] + reported["commit"] == 2 and reported["paused"] is False
     assert name in Run("stats", url).out
     looks = admin_sizes.watch(url, [name], interval=0.2)
     assert next(looks)[0].pushed is None
@@ -370,12 +370,12 @@ def test_history_and_replay(url, store, name):
     with Queue(url, name, consumer="me", history=3600) as queue:
         queue.push_many([{"n": n} for n in range(3)])
         queue.commit(*queue.reserve(3))
-    told = Run("history", url, name, "--json").json
-    assert [(one["payload"], one["consumer"], one["outcome"]) for one in told] == [
+    reported = Run("history", url, name, "--json").json
+    assert [(one["payload"], one["consumer"], one["outcome"]) for one in reported] == [
         ({"n": n}, "me", "commit") for n in range(3)
     ]
     shown = Run("history", url, name, "--limit", 2)
-    assert [row[0] for row in shown.rows] == [one["id"] for one in told[1:]]
+    assert [row[0] for row in shown.rows] == [one["id"] for one in reported[1:]]
     assert "only 2 messages shown" in shown.err
     none = Run("history", url, name, "--consumer", "you")
     assert (none.code, none.out, none.err) == (0, "", f"the history of {name} has no messages of this kind\n")
@@ -383,7 +383,7 @@ def test_history_and_replay(url, store, name):
     assert (dry.code, dry.out) == (0, f"3 messages of {name} would be pushed to {name}\n")
     wrong = Run("replay", url, name, "again", "--to", f"{name}.other")
     assert wrong.code == 2 and "--create" in wrong.err
-    some = Run("replay", url, name, "again", "--to", f"{name}.other", "--create", "--id", told[1]["id"], "--json")
+    some = Run("replay", url, name, "again", "--to", f"{name}.other", "--create", "--id", reported[1]["id"], "--json")
     assert some.json == {"queue": name, "name": "again", "to": f"{name}.other", "dry_run": False, "pushed": 1}
     assert Run("pop", url, f"{name}.other").out == '{"n": 1}\n'
     assert Run("history", url, name, "--outcome", "ded").code == 2
@@ -439,7 +439,7 @@ def test_rfqs_words_are_refused_where_they_mean_nothing(sqlite_url, store, name)
 
 
 def test_a_consume_that_waits_ends_by_ctrl_c(url, name):
-    with subprocess.Popen([*telling(), "consume", url, "-t", name], stdout=subprocess.PIPE, text=True) as waiting:
+    with subprocess.Popen([*announcing(), "consume", url, "-t", name], stdout=subprocess.PIPE, text=True) as waiting:
         assert waiting.stdout is not None
         assert waiting.stdout.readline() == "waiting\n"
         waiting.send_signal(signal.SIGINT)
@@ -481,7 +481,7 @@ def on_terminal(*args) -> str:
     with subprocess.Popen([*arguments(), *map(str, args)], stdin=its, stdout=its, stderr=its, env=env) as running:
         os.close(its)
         shown = b""
-        with contextlib.suppress(OSError):  # that is how the other end is told to be gone
+        with contextlib.suppress(OSError):  # so the other end learns that this one is gone
             while part := os.read(ours, 65536):
                 shown += part
         assert running.wait(120) == 0
@@ -513,8 +513,8 @@ def test_the_doctor_looks_at_the_database(url, store, monkeypatch):
     }
     assert own[url.partition(":")[0]] <= states.keys()
     name, _, number = store.server().partition(" ")
-    told = Run("version", url).out.splitlines()
-    assert told[0].startswith("spark-queue ") and told[1] == f"{name} {number}" and number[0].isdigit()
+    reported = Run("version", url).out.splitlines()
+    assert reported[0].startswith("spark-queue ") and reported[1] == f"{name} {number}" and number[0].isdigit()
     assert Run("doctor", url).out.count("\n") >= len(found)
 
 

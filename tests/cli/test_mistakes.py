@@ -11,8 +11,7 @@ pytest.importorskip("typer")
 from typer.main import get_command
 
 from spark_queue import __version__
-from spark_queue.cli import app, mistakes
-from spark_queue.cli import params as parse
+from spark_queue.cli import app, mistakes, params
 from tests.command_line import Run
 
 URL = "sqlite:///queues.db"
@@ -20,7 +19,7 @@ URL = "sqlite:///queues.db"
 
 @pytest.fixture(autouse=True)
 def surroundings(monkeypatch, tmp_path):
-    monkeypatch.delenv(parse.URL_VARIABLE, raising=False)
+    monkeypatch.delenv(params.URL_VARIABLE, raising=False)
     monkeypatch.chdir(tmp_path)
 
 
@@ -87,11 +86,11 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("call", "told"), WRONG.values(), ids=WRONG)
-def test_a_wrong_call_is_answered_with_the_right_one(call, told, tmp_path):
+@pytest.mark.parametrize(("call", "expected"), WRONG.values(), ids=WRONG)
+def test_a_wrong_call_is_answered_with_the_right_one(call, expected, tmp_path):
     done = Run(*call.split())
     assert (done.code, done.out) == (2, "")
-    assert told in done.err
+    assert expected in done.err
     assert "Value error" not in done.err and "Input should" not in done.err
     assert not list(tmp_path.iterdir())
 
@@ -108,16 +107,16 @@ FROM_ENVIRONMENT = {
 }
 
 
-@pytest.mark.parametrize(("call", "told"), FROM_ENVIRONMENT.values(), ids=FROM_ENVIRONMENT)
-def test_a_wrong_call_whose_url_comes_from_the_environment(call, told, tmp_path):
-    done = Run(*call.split(), env={parse.URL_VARIABLE: URL})
+@pytest.mark.parametrize(("call", "expected"), FROM_ENVIRONMENT.values(), ids=FROM_ENVIRONMENT)
+def test_a_wrong_call_whose_url_comes_from_the_environment(call, expected, tmp_path):
+    done = Run(*call.split(), env={params.URL_VARIABLE: URL})
     assert (done.code, done.out) == (2, "")
-    assert told in done.err
+    assert expected in done.err
     assert not list(tmp_path.iterdir())
 
 
 def test_the_source_of_an_event_may_be_the_url_of_a_database(tmp_path):
-    env = {parse.URL_VARIABLE: f"sqlite:///{tmp_path}/q.db"}
+    env = {params.URL_VARIABLE: f"sqlite:///{tmp_path}/q.db"}
     assert Run("event", "create", "hub", "redis://host/0", "landed", env=env).code == 0
     assert "comes before the queue" in Run("event", "create", "hub", "redis://host/0", "landed", "x").err
 
@@ -130,7 +129,7 @@ def test_the_source_of_an_event_may_be_the_url_of_a_database(tmp_path):
      "commit redis://u:hunter2@h/0?ssl_password=hunter2 q", "version u:hunter2@h", "u:hunter2@h"],
 )  # fmt: skip
 def test_no_password_is_repeated(call):
-    for env in ({}, {parse.URL_VARIABLE: "sqlite:////nowhere/q.db"}):
+    for env in ({}, {params.URL_VARIABLE: "sqlite:////nowhere/q.db"}):
         done = Run(*call.split(), env=env)
         assert done.code == 2
         assert "hunter2" not in done.out + done.err

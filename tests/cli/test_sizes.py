@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_queue import open_store
-from spark_queue.cli import params as parse
+from spark_queue.cli import params
 from spark_queue.messages.message import pushes
 from spark_queue.stores.types import DeadLetterInfo
 from tests.command_line import Run
@@ -13,7 +13,7 @@ from tests.command_line import Run
 
 @pytest.fixture(autouse=True)
 def surroundings(monkeypatch):
-    monkeypatch.delenv(parse.URL_VARIABLE, raising=False)
+    monkeypatch.delenv(params.URL_VARIABLE, raising=False)
 
 
 @pytest.fixture

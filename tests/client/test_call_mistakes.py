@@ -31,10 +31,10 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize(("meant", "given"), NAMES.values(), ids=NAMES)
-def test_an_unknown_argument_names_the_nearest(meant, given):
+@pytest.mark.parametrize(("nearest", "given"), NAMES.values(), ids=NAMES)
+def test_an_unknown_argument_names_the_nearest(nearest, given):
     odd = next(iter(given))
-    with pytest.raises(OptionError, match=rf"^Queue\(\) has no argument '{odd}'; did you mean '{meant}'\?$"):
+    with pytest.raises(OptionError, match=rf"^Queue\(\) has no argument '{odd}'; did you mean '{nearest}'\?$"):
         Queue("sqlite:///q.db", "q", **given)
 
 
@@ -51,9 +51,9 @@ METHODS: dict[str, tuple[Any, dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("call", "given", "meant"), METHODS.values(), ids=METHODS)
-def test_an_unknown_argument_of_a_method_names_the_nearest(queue, call, given, meant):
-    with pytest.raises(OptionError, match=f"has no argument '{next(iter(given))}'; did you mean {meant}"):
+@pytest.mark.parametrize(("call", "given", "nearest"), METHODS.values(), ids=METHODS)
+def test_an_unknown_argument_of_a_method_names_the_nearest(queue, call, given, nearest):
+    with pytest.raises(OptionError, match=f"has no argument '{next(iter(given))}'; did you mean {nearest}"):
         call(queue, given)
 
 
@@ -72,9 +72,9 @@ VALUES: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("given", "told"), VALUES.values(), ids=VALUES)
-def test_a_wrong_value_names_the_argument(given, told):
-    with pytest.raises(OptionError, match=told):
+@pytest.mark.parametrize(("given", "expected"), VALUES.values(), ids=VALUES)
+def test_a_wrong_value_names_the_argument(given, expected):
+    with pytest.raises(OptionError, match=expected):
         Queue("sqlite:///q.db", "q", **given)
 
 
@@ -124,16 +124,16 @@ PAYLOADS: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize(("payload", "told"), PAYLOADS.values(), ids=PAYLOADS)
-def test_what_json_cannot_hold_is_named_with_its_place_and_the_remedy(queue, payload, told):
+@pytest.mark.parametrize(("payload", "expected"), PAYLOADS.values(), ids=PAYLOADS)
+def test_what_json_cannot_hold_is_named_with_its_place_and_the_remedy(queue, payload, expected):
     with pytest.raises(MessageError) as caught:
         queue.push(payload)
     assert str(caught.value).startswith("queue 'q': ")
-    assert told in str(caught.value) and str(caught.value).endswith("; nothing was pushed")
+    assert expected in str(caught.value) and str(caught.value).endswith("; nothing was pushed")
     assert list(caught.value.rows) == [0]
     with pytest.raises(MessageError, match=r"^queue 'q', message 2 of 3: payload.*; nothing was pushed$") as caught:
         queue.push_many([1, payload, 3])
-    assert told in caught.value.rows[1]
+    assert expected in caught.value.rows[1]
     assert queue.sizes().total == 0
 
 
@@ -157,11 +157,11 @@ COLUMNS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("given", "told"), COLUMNS.values(), ids=COLUMNS)
-def test_what_is_wrong_beside_the_payload_is_named(queue, given, told):
+@pytest.mark.parametrize(("given", "expected"), COLUMNS.values(), ids=COLUMNS)
+def test_what_is_wrong_beside_the_payload_is_named(queue, given, expected):
     with pytest.raises(MessageError) as caught:
         queue.push(1, **given)
-    assert told in str(caught.value) and str(caught.value).endswith("; nothing was pushed")
+    assert expected in str(caught.value) and str(caught.value).endswith("; nothing was pushed")
     assert "batch" not in str(caught.value) and "row" not in str(caught.value)
     assert queue.sizes().total == 0
 
@@ -202,9 +202,9 @@ CALLS: dict[str, tuple[Any, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("call", "told"), CALLS.values(), ids=CALLS)
-def test_a_wrong_argument_is_refused(queue, call, told):
-    with pytest.raises(OptionError, match=told):
+@pytest.mark.parametrize(("call", "expected"), CALLS.values(), ids=CALLS)
+def test_a_wrong_argument_is_refused(queue, call, expected):
+    with pytest.raises(OptionError, match=expected):
         call(queue)
     assert queue.sizes().total == 0
 

@@ -78,7 +78,7 @@ def test_tries_may_be_given(url, name):
         assert queue.sizes().dead == 1, "d has failed as often as it may"
 
 
-def test_what_cannot_be_pushed_is_told_before_anything_is(queue):
+def test_what_cannot_be_pushed_is_refused_before_anything_is_pushed(queue):
     with pytest.raises(MessageError, match=r"message 2 of 2: payload: set has no form in JSON; use a list"):
         queue.push_many([1, {1, 2}])
     with pytest.raises(MessageError, match="'x': its delay is negative"):

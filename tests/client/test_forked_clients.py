@@ -26,7 +26,7 @@ def shared(url, name):
     queue.close()
 
 
-def start(way, work):
+def start_worker(way, work):
     """Start a worker; the result waits until it has ended, and checks that its work succeeded."""
     if way == "multiprocessing":
         process = multiprocessing.get_context("fork").Process(target=work)
@@ -70,7 +70,7 @@ def test_what_a_forked_worker_pushes_is_there(way, own, shared, url, name):
         worker.push_many(range(50))
         worker.close()
 
-    ended = start(way, work)
+    ended = start_worker(way, work)
     shared.close()  # the last client, for now
     with Beside(url, name):  # SQLite's log begins anew
         go.open()
@@ -141,8 +141,8 @@ def test_workers_of_a_server_that_loads_its_application_before_it_forks(shared, 
     shared.push("master")
     for one in [Child(worker(number)) for number in range(3, 5)]:
         one.result()
-    told = [f"{which} of {number}" for which in ("first", "second") for number in range(5)]
-    assert all_payloads(url, name) == sorted([*told, "master", "parent"])
+    pushed = [f"{which} of {number}" for which in ("first", "second") for number in range(5)]
+    assert all_payloads(url, name) == sorted([*pushed, "master", "parent"])
 
 
 def test_workers_are_forked_while_threads_use_the_client_of_their_parent(shared, url, name):

@@ -134,7 +134,7 @@ def test_each_outcome_hands_out_the_next(url, name, settle):
 
 @pytest.mark.parametrize("end", ["close", "drop", "exception", "queue"])
 @pytest.mark.parametrize("renew", [True, False])
-def test_what_nobody_saw_goes_back_to_its_place(url, name, end, renew):
+def test_a_message_that_was_not_handed_out_goes_back_to_its_place(url, name, end, renew):
     with Queue(url, name) as queue, Queue(url, name) as other:
         queue.push_many(range(6))
         found = queue.messages(renew=renew)

@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_queue.errors import GraphError, MessageError, OptionError
-from spark_queue.events import EventSettings, Executor, Executors, declared_in, executors_in, heartbeats_in
-from spark_queue.events import execution as events_run
+from spark_queue.events import EventSettings, Executor, Executors, declared_in, execution, executors_in, heartbeats_in
 from spark_queue.events.builtin import internal_executors
 from spark_queue.events.event import (
     BASE,
@@ -90,7 +89,7 @@ values = st.recursive(
 @given(
     st.dictionaries(texts, values, max_size=4) | st.lists(values, max_size=4) | texts, st.lists(texts), st.booleans()
 )
-def test_what_an_event_tells_comes_back(payload, uris, priority):
+def test_an_event_comes_back_as_it_was(payload, uris, priority):
     plain, kind = normalize_payload(payload)
     one = event(payload=plain, kind=kind, uris=tuple(uris), priority=priority, user="u", host="h")
     assert restored(one) == one
@@ -177,7 +176,7 @@ def test_an_executor_with_several_sources_and_types():
     assert fits == ["ax", "ay", "bx", "by"]
 
 
-def test_the_first_of_doubled_executors_wins_and_the_others_are_told():
+def test_the_first_of_doubled_executors_wins_and_the_others_are_reported():
     first, second = Executor("s", ["t", "u"], len), Executor(["s", "r"], "t", print)
     executors = Executors([first, second])
     assert executors.find(event("t")) is first
@@ -199,7 +198,7 @@ def test_an_executor_that_cannot_be(facts, message):
         Executor(**{"source": "s", "type": "t", "function": print} | facts)
 
 
-def test_a_function_that_is_not_there_is_told_before_events_come():
+def test_a_missing_function_is_reported_before_events_come():
     with pytest.raises(OptionError, match=r"has no function 'nothin'; did you mean 'nothing'\?"):
         Executors([Executor("s", "t", "spark_queue.events.examples:nothin")]).check()
     with pytest.raises(OptionError, match="No module named 'nowhere'"):
@@ -233,7 +232,7 @@ def test_what_no_status_can_be_fails_the_event(said, message):
     assert result.status == "failed" and message in result.error
 
 
-def test_what_a_function_raises_is_told_with_its_trace_and_without_ours():
+def test_an_error_of_a_function_is_reported_with_its_own_trace_only():
     def work(event, config):
         raise KeyError("missing")
 
@@ -253,8 +252,8 @@ def test_retries_come_later_and_later_and_end():
     def work(event, config):
         raise ValueError(config)
 
-    told = [become(work, tries, retries=3, backoff=100) for tries in range(5)]
-    assert [(one.status, one.retry_delay) for one in told] == [
+    reported = [become(work, tries, retries=3, backoff=100) for tries in range(5)]
+    assert [(one.status, one.retry_delay) for one in reported] == [
         ("new", 100), ("new", 200), ("new", 400), ("failed", None), ("failed", None),
     ]  # fmt: skip
 
@@ -275,8 +274,8 @@ def test_a_function_that_takes_too_long_is_ended():
 
 
 def test_a_time_limit_holds_in_any_thread(monkeypatch):
-    monkeypatch.setattr(events_run, "THREAD_GRACE", 0.01)
-    told, let = [], threading.Event()
+    monkeypatch.setattr(execution, "THREAD_GRACE", 0.01)  # of executors, which have no settings
+    reported, let = [], threading.Event()
 
     def spin():
         while not let.is_set():
@@ -288,17 +287,17 @@ def test_a_time_limit_holds_in_any_thread(monkeypatch):
                 try:
                     within(0.05, work)
                 except TimeLimitExceeded:
-                    told.append("up")
-            told.append(within(60, lambda: 3))
+                    reported.append("up")
+            reported.append(within(60, lambda: 3))
             try:
                 within(60, lambda: {}["x"])
             except KeyError as error:
-                told.append(error.args[0])
+                reported.append(error.args[0])
 
     thread = threading.Thread(target=call)
     thread.start()
     wait_until(lambda: not thread.is_alive() and len(running()) < 2, description="that a limit ends what Python runs")
-    assert told == ["up", "up", 3, "x"]
+    assert reported == ["up", "up", 3, "x"]
     let.set()
     wait_until(lambda: not running())
 
@@ -521,7 +520,7 @@ def test_a_value_in_xml_that_does_not_fit_its_type_is_refused(file):
         heartbeats_in(file(beat))
 
 
-def test_doubled_executors_are_told_with_their_places(file, caplog):
+def test_doubled_executors_are_reported_with_their_places(file, caplog):
     body = "executors:\n" + "  - {source: s, type: t, function: a:b}\n" * 2
     executors = executors_in(file(body), file(body, "more.yaml"))
     assert len(executors) == 4
@@ -552,7 +551,7 @@ def test_doubled_executors_are_told_with_their_places(file, caplog):
         ("<!DOCTYPE a [<!ENTITY x 'y'>]>\n<a>&x;</a>", ["not valid XML: EntitiesForbidden"]),
     ],
 )  # fmt: skip
-def test_mistakes_of_a_file_are_told_by_line(file, text, mistakes):
+def test_mistakes_of_a_file_are_reported_by_line(file, text, mistakes):
     with pytest.raises(GraphError) as error:
         declared_in(file(text))
     assert "conf.yaml has " in str(error.value)

@@ -37,7 +37,7 @@ def pushed(events, source, type, uris=(), **facts):
         return queue.push(document)
 
 
-def run(events, id):
+def execute_all(events, id):
     """Execute all that is new; give the status of one, and its error."""
     taken = events.take(20)
     statuses = events.execute([one.id for one in taken])
@@ -51,7 +51,7 @@ def test_a_pushed_internal_event_fails_and_its_reason_names_the_setting(events, 
     victim = events.create(S, "t")
     types = [f"{prefix}clear" for prefix in (INTERNAL_TYPE_PREFIX, f"{BASE}queue/type/")]
     for type in types:
-        status, reason = run(events, pushed(events, source, type, [victim]))
+        status, reason = execute_all(events, pushed(events, source, type, [victim]))
         assert status == "failed" and "pushedInternalEvents: true" in reason and "Traceback" not in reason
         events.reset([victim])
     assert events.status([victim]) == {victim: "new"}
@@ -63,7 +63,7 @@ def test_no_kind_of_internal_event_is_obeyed_from_a_push(events, name_of_event):
     events.take()
     events.execute([ended])
     id = pushed(events, INTERNAL_SOURCE, f"{INTERNAL_TYPE_PREFIX}{name_of_event}", [ended], payload="new")
-    assert run(events, id)[0] == "failed"
+    assert execute_all(events, id)[0] == "failed"
     assert events.status([ended]) == {ended: "failed"} and events.summary()["new"] == 0, "it created nothing either"
 
 
@@ -73,7 +73,7 @@ def test_what_programs_create_with_source_and_type_of_their_own_is_a_push_too(ev
         made = create(INTERNAL_SOURCE, CLEAR, None, [victim], priority=True)
         id = made if isinstance(made, str) else made[0]
         assert events.get([id])[id].event.proof == ""
-        assert run(events, id)[0] == "failed"
+        assert execute_all(events, id)[0] == "failed"
         events.reset([victim])
     assert victim in events.get([victim])
 
@@ -82,7 +82,7 @@ def test_a_setting_makes_pushed_internal_events_obeyed(store, name):
     events = Events(store, name, settings=EventSettings(pushed_internal_events=True))
     victim = events.create(S, "t")
     id = pushed(events, INTERNAL_SOURCE, CLEAR, [victim])
-    assert run(events, id) == ("finished", "")
+    assert execute_all(events, id) == ("finished", "")
     assert events.status([victim]) == {victim: None}
 
 
@@ -103,7 +103,7 @@ def test_heartbeats_and_what_they_create_are_obeyed_without_the_setting(events):
 
 
 def made(events, *uris):
-    """An internal event that housekeeping has created, as a message that anybody may read."""
+    """An internal event that housekeeping has created, as a message that any client may read."""
     (id,) = events.create_internal(INTERNAL_SOURCE, CLEAR, None, uris, priority=True)
     return id, events.get([id])[id].event.document()
 
@@ -122,31 +122,31 @@ def test_a_proof_is_for_one_event(events, change):
     if changed.get("proof") == "\ud800":  # no database takes it
         return
     events.store.push(events.name, pushes([changed], ids=[id]))
-    assert run(events, id)[0] == "failed"
+    assert execute_all(events, id)[0] == "failed"
 
 
 def test_a_proof_is_for_one_id_and_one_queue(events, store):
     id, document = made(events, "/other")
     copy = pushed(events, **document)
     events.clear([id])
-    assert run(events, copy)[0] == "failed"
+    assert execute_all(events, copy)[0] == "failed"
     other = Events(store, f"{events.name}.gone")
     made(other, "/x")
     store.push(other.name, pushes([document], ids=[id]))
-    assert run(other, id)[0] == "failed"
+    assert execute_all(other, id)[0] == "failed"
     store.drop(f"{other.name}.log")
 
 
 def test_an_internal_event_is_obeyed_for_a_day(events, monkeypatch):
-    """So nobody repeats it for longer by a copy."""
+    """So a copy of it does not repeat it for longer."""
     id, document = made(events, "/other")
-    assert run(events, id)[0] == "finished"
+    assert execute_all(events, id)[0] == "finished"
     events.reset([id])
-    assert run(events, id)[0] == "finished", "reset makes it new, as any event"
+    assert execute_all(events, id)[0] == "finished", "reset makes it new, as any event"
     events.clear([id])
     events.store.push(events.name, pushes([document], ids=[id]))
-    monkeypatch.setattr(origin, "MAX_AGE", -1)
-    status, reason = run(events, id)
+    monkeypatch.setattr(origin, "MAX_AGE", -1)  # a rule, not a setting
+    status, reason = execute_all(events, id)
     assert status == "failed" and reason.endswith("the next heartbeat creates another one")
 
 
@@ -156,7 +156,7 @@ def test_an_internal_event_of_an_earlier_version_fails_with_a_reason(events):
     events.clear([id])
     del document["proof"]
     old = pushed(events, **document)
-    assert "pushedInternalEvents" in run(events, old)[1]
+    assert "pushedInternalEvents" in execute_all(events, old)[1]
 
 
 def test_the_key_goes_with_its_queue(events):
@@ -174,7 +174,7 @@ def test_an_executor_of_ones_own_runs_for_any_event(store, name, caplog):
     own = Executor(INTERNAL_SOURCE, CLEAR, lambda event, config: ran.append(event.id))
     events = Events(store, name, executors=[own])
     id = pushed(events, INTERNAL_SOURCE, CLEAR, ["x"])
-    assert run(events, id)[0] == "finished" and ran == [id]
+    assert execute_all(events, id)[0] == "finished" and ran == [id]
 
 
 def test_what_is_internal():

@@ -127,8 +127,8 @@ def test_queue_create(events):
 def test_queue_log(events):
     (id,) = taken(events, "good")
     events.execute([id])
-    told = [(one.message, one.came, one.went, one.ids) for one in events.log.records()]
-    assert told == [
+    reported = [(one.message, one.came, one.went, one.ids) for one in events.log.records()]
+    assert reported == [
         ("Events taken", "new", "pending", (id,)),
         ("Events begun", "pending", "executing", (id,)),
         ("Event executed", "executing", "finished", (id,)),
@@ -193,7 +193,7 @@ def test_what_is_no_event_is_refused_before_it_is_made(events):
     for facts in ({"source": "a b"}, {"type": ""}, {"uris": "/one"}, {"uris": [3]}):
         with pytest.raises(OptionError):
             events.create(**{"source": S, "type": "t"} | facts)
-    for payload, told in (
+    for payload, expected in (
         (b"bytes", r"payload: an event cannot hold bytes"),
         ({"a": object()}, r"payload\.a: object has no form in JSON"),
         ({"a": [1, {2}]}, r"payload\.a\[1\]: set has no form in JSON; use a list"),
@@ -201,14 +201,14 @@ def test_what_is_no_event_is_refused_before_it_is_made(events):
         ("\ud800", "payload: text with half a surrogate pair"),
     ):
         for create in (events.create, events.create_batch):
-            with pytest.raises(MessageError, match=told):
+            with pytest.raises(MessageError, match=expected):
                 create(S, "t", payload)
     with pytest.raises(MessageError, match=r"payload\.uris\[0\]: text with half a surrogate pair"):
         events.create(S, "t", None, ["/\ud800"])
     assert events.summary()["new"] == 0
 
 
-def test_take_gives_ten_unless_told_and_each_event_once(events):
+def test_take_returns_ten_by_default_and_each_event_once(events):
     ids = [events.create(S, "t") for _ in range(13)]
     assert [one.id for one in events.take()] == ids[:10]
     assert events.take(0) == []
@@ -238,9 +238,9 @@ def test_a_message_that_is_no_event_fails_when_it_is_taken(events):
 
 def test_each_event_gets_the_status_that_its_executor_says(events, seen):
     ids = taken(events, "good", "half", "bad", "nobody", "back")
-    told = events.execute(ids)
-    assert list(told.values()) == ["finished", "http://my/status/half", "failed", "failed", "new"]
-    assert events.status(ids) == told
+    reported = events.execute(ids)
+    assert list(reported.values()) == ["finished", "http://my/status/half", "failed", "failed", "new"]
+    assert events.status(ids) == reported
     assert seen == [ids[0], ids[1], ids[2], ids[4]]
     errors = {id: error for one in events.log.records() for id, error in one.errors.items()}
     assert set(errors) == {ids[2], ids[3]}
@@ -265,8 +265,8 @@ def test_a_new_event_is_not_executed_and_an_unknown_one_has_no_status(events, se
     assert seen == []
     assert events.status(["stranger"]) == {"stranger": None}
     assert "there are no events stranger" in caplog.text
-    (told,) = events.log.records()
-    assert (told.message, told.ids) == ("Event ID does not exist", ("stranger",))
+    (reported,) = events.log.records()
+    assert (reported.message, reported.ids) == ("Event ID does not exist", ("stranger",))
     assert events.execute([]) == {}
 
 
@@ -296,13 +296,13 @@ def test_two_that_execute_the_same_event_run_it_once(store, name, url):
             return mine.execute(order)
 
     with ThreadPoolExecutor(4) as threads:
-        told = [threads.submit(execute, order) for order in (ids, ids[::-1], ids, ids)]
+        reported = [threads.submit(execute, order) for order in (ids, ids[::-1], ids, ids)]
         wait_until(
-            lambda: len(ran) + sum(one.done() for one in told) == 4,
+            lambda: len(ran) + sum(one.done() for one in reported) == 4,
             description="that each of them works or has ended",
         )
         go.set()
-        answers = [one.result(60) for one in told]
+        answers = [one.result(60) for one in reported]
     assert sorted(ran) == sorted(ids)
     assert Events(store, name).status(ids) == dict.fromkeys(ids, "finished")
     for answer in answers:
@@ -439,8 +439,8 @@ def test_internal_status_is_written_into_the_log(events, named):
     taken(events, "good")
     look_after(events, "status")
     (batch,) = events.store.peek(f"{events.name}.log")
-    told = [row for row in batch.column("payload").to_pylist() if b"Status of the queue" in row]
-    assert len(told) == 1 and b'"pending":1' in told[0]
+    reported = [row for row in batch.column("payload").to_pylist() if b"Status of the queue" in row]
+    assert len(reported) == 1 and b'"pending":1' in reported[0]
 
 
 def test_reset_makes_new_whatever_the_status_at_the_old_place(events):
@@ -469,7 +469,7 @@ def test_fail_ends_what_has_not_ended(events):
 
 
 @pytest.mark.parametrize("detailed", [False, True])
-def test_clear_deletes_event_and_status_and_is_told(events, detailed):
+def test_clear_deletes_event_and_status_and_is_logged(events, detailed):
     events = with_settings(events, detailed_log=detailed)
     ended, pending = taken(events, "bad", "good", payload={"a": 1})
     events.execute([ended])
@@ -479,12 +479,12 @@ def test_clear_deletes_event_and_status_and_is_told(events, detailed):
     assert events.clear([ended]) == 0
     assert events.status([ended, pending, new, stays]) == {ended: None, pending: None, new: None, stays: "new"}
     assert events.store.sizes(events.name).total == 1
-    told = [one for one in events.log.records() if one.message == "Events deleted"]
-    assert [sorted(one.ids) for one in told] == [sorted([ended, pending, new])]
-    assert [one["payload"] for one in told[0].events if one["id"] == ended] == ([{"a": 1}] if detailed else [])
+    reported = [one for one in events.log.records() if one.message == "Events deleted"]
+    assert [sorted(one.ids) for one in reported] == [sorted([ended, pending, new])]
+    assert [one["payload"] for one in reported[0].events if one["id"] == ended] == ([{"a": 1}] if detailed else [])
 
 
-def test_find_tells_who_has_a_status_for_how_long(events):
+def test_find_selects_events_by_status_and_age(events):
     ids = taken(events, "good", "bad", "half", "good")
     events.execute(ids[:3])
     assert events.find(f"{BASE}status/pending") == [ids[3]]
@@ -545,5 +545,5 @@ def test_a_task_settles_what_its_partition_holds_still_and_once(events, seen):
         late()
         assert list(events.status(ids).values())[2:] == ["executing", "finished"]
     assert events.summary()["finished"] == 2 and seen.count(ids[3]) == 2
-    told = [one for one in events.log.records() if "no longer held" in one.message]
-    assert [(one.ids, one.transaction) for one in told] == [((ids[2], ids[3]), "executing.q/e/1/1")] * 2
+    reported = [one for one in events.log.records() if "no longer held" in one.message]
+    assert [(one.ids, one.transaction) for one in reported] == [((ids[2], ids[3]), "executing.q/e/1/1")] * 2

@@ -19,8 +19,7 @@ from pyspark.sql.types import StructType
 
 from spark_queue import Queue
 from spark_queue.errors import SchemaError
-from spark_queue.events import Events, Executor
-from spark_queue.events import spark_source as source
+from spark_queue.events import Events, Executor, spark_source
 from spark_queue.events.dataframes import as_messages, view
 from spark_queue.events.spark_query import ExecutorQuery
 from spark_queue.events.spark_source import EventStream
@@ -37,12 +36,12 @@ S = "http://example.org/flights"
 def executors(folder):
     """Functions that Spark takes to its workers as they are."""
 
-    def tell(event):
+    def report(event):
         with open(f"{folder}/ran", "a") as file:
             file.write(f"{event.id} {event.type} {os.getpid()}\n")
 
     def work(event, config):
-        tell(event)
+        report(event)
         if event.type == "slow":
             time.sleep(60)
         if event.type == "bad" or (event.type == "flaky" and event.tries < 1):
@@ -50,7 +49,7 @@ def executors(folder):
         return config
 
     def here(event, config):
-        tell(event)
+        report(event)
         return str(SparkSession.builder.getOrCreate().range(3).count())
 
     return [
@@ -69,7 +68,7 @@ def ran(folder):
 
 @pytest.mark.parametrize("quick", [False, True])
 def test_events_are_reserved_ahead_while_batches_are_quick(sqlite_url, name, monkeypatch, quick):
-    monkeypatch.setattr(source, "QUICK", 60.0 if quick else 0.0)
+    monkeypatch.setattr(spark_source, "QUICK", 60.0 if quick else 0.0)  # decided in Spark's reader
     with Queue(sqlite_url, name) as queue:
         queue.push_many([{"n": n} for n in range(40)])
     raw = {"url": sqlite_url, "queue": name, "numPartitions": "1", "maxRecordsPerTrigger": "10"}
@@ -112,13 +111,13 @@ def test_a_query_gives_each_event_its_status(spark, any_url, name, tmp_path):
         times, pids = ran(tmp_path)
         assert times == {"good": 3, "own": 1, "bad": 1, "slow": 1, "flaky": 2, "here": 1}
         assert pids["here"] == os.getpid() and pids["good"] != os.getpid()
-        told = events.log.records()
-        errors = {id: error for one in told for id, error in one.errors.items()}
+        records = events.log.records()
+        errors = {id: error for one in records for id, error in one.errors.items()}
         assert any("took longer than 0.2 s" in one for one in errors.values())
         assert any("ValueError: no flight {'n': 2}" in one and "Traceback" in one for one in errors.values())
         assert errors["noise"].startswith("it is not an event") and "no executor" in errors[missing]
-        assert {one.transaction.partition("/")[0] for one in told} == {"executing.events"}
-        parts = {one.transaction for one in told if one.message == "Events begun"}
+        assert {one.transaction.partition("/")[0] for one in records} == {"executing.events"}
+        parts = {one.transaction for one in records if one.message == "Events begun"}
         assert len(parts) > 2 and {one.rpartition("/")[2] for one in parts} == {"0", "1"}, "few events, both workers"
         known = {one.event.id: one.status for one in events.all()}
 
@@ -188,11 +187,11 @@ def test_a_query_that_is_killed_leaves_each_event_with_one_status(any_url, name,
         "    if event.payload['n'] % 10 == 0: raise ValueError('ten')\n"
         "    return 'odd' if event.payload['n'] % 2 else None\n"
     )
-    told = tmp_path / "ran"
-    told.touch()
+    log = tmp_path / "ran"
+    log.touch()
     conf = tmp_path / "conf.yaml"
     conf.write_text(
-        json.dumps({"executors": [{"source": S, "type": "t", "function": "killed_work:work", "config": str(told)}]})
+        json.dumps({"executors": [{"source": S, "type": "t", "function": "killed_work:work", "config": str(log)}]})
     )
     program = [
         sys.executable, str(ROOT / "jobs" / "executor.py"), str(conf), "--url", any_url, "--queue", name,
@@ -204,7 +203,7 @@ def test_a_query_that_is_killed_leaves_each_event_with_one_status(any_url, name,
         died = subprocess.Popen(
             program, env=environ | {"TO_BE_KILLED": "1"}, cwd=tmp_path, stderr=subprocess.PIPE, text=True
         )
-        begun = lambda: len(told.read_text().split()) == 40 and events.summary()["finished"]  # noqa: E731
+        begun = lambda: len(log.read_text().split()) == 40 and events.summary()["finished"]  # noqa: E731
         wait_until(lambda: died.poll() is not None or begun(), 240)
         assert died.poll() is None, died.communicate()
         died.kill()
@@ -222,6 +221,6 @@ def test_a_query_that_is_killed_leaves_each_event_with_one_status(any_url, name,
         }  # fmt: skip
         wanted = {id: "odd" if n % 2 else "finished" if n % 10 else "failed" for n, id in enumerate(ids)}
         assert events.status(ids) == wanted
-        times = Counter(told.read_text().split())
+        times = Counter(log.read_text().split())
         assert set(times) == set(ids) and max(times.values()) <= 2
         assert {times[id] for id in settled} == {1}, "what was settled does not run again"

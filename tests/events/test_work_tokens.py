@@ -32,7 +32,7 @@ OPTIONS = {"url": "sqlite:///q.db", "queue": "q", "consumer": "executing.events"
 
 
 class Canary:
-    """A pickle that leaves a file where it is loaded."""
+    """A pickle that writes a file when it is loaded."""
 
     def __init__(self, path):
         self.path = str(path)
@@ -54,7 +54,7 @@ def canary(tmp_path):
 
 
 def attacks(canary, token):
-    """Options of somebody who has SQL, and perhaps a token that he has seen."""
+    """Options of a caller that has SQL, and perhaps a token that it has seen."""
     raw = pickle.dumps(Canary(canary))
     own = base64.b64encode(raw).decode()
     signature = secrets.token_hex(32)
@@ -98,7 +98,7 @@ def test_anything_but_a_token_of_registered_work_is_refused_before_it_is_loaded(
     assert not canary.exists() and "canary_module" not in sys.modules
 
 
-def test_a_source_that_nobody_registered_work_for_runs_nothing(canary):
+def test_a_source_without_registered_work_runs_nothing(canary):
     work = register_work(OPTIONS, pickle.dumps(Canary(canary)))
     with pytest.raises(OptionError, match="not a token of work that the driver of this session has registered"):
         EventSource({"work": work.token}).schema()
@@ -129,7 +129,7 @@ def test_a_token_is_for_one_url_queue_consumer_and_options(monkeypatch):
 def test_a_token_of_another_driver_is_refused(monkeypatch, canary):
     """Also if it has the same key: this one has not registered that work."""
     monkeypatch.setenv(KEY_VARIABLE, "k" * 64)
-    token = register_work(OPTIONS | {"queue": "theirs"}, b"").token  # which nobody keeps
+    token = register_work(OPTIONS | {"queue": "theirs"}, b"").token  # which is not kept
     mine = register_work(OPTIONS, pickle.dumps(Canary(canary)))
     assert mine.digest in registered_works()
     with pytest.raises(OptionError, match="not a token of work"):

@@ -39,7 +39,7 @@ max_hops: 7
 """
 
 
-def fill(name):
+def secret_of(name):
     known = {"PASSWORD": "secret", "Q": "q"}
     if name in known:
         return known[name]
@@ -48,12 +48,12 @@ def fill(name):
 
 def mistakes(text):
     with pytest.raises(GraphError) as caught:
-        parse_graph(text, "conf/x.yaml", fill)
+        parse_graph(text, "conf/x.yaml", secret_of)
     return caught.value.mistakes
 
 
 def test_a_file_is_a_graph():
-    graph = parse_graph(FILE, "conf/x.yaml", fill)
+    graph = parse_graph(FILE, "conf/x.yaml", secret_of)
     changes = Changes("named_struct('n', 1)", {"class": "'late'", "hops": "1", "old": "NULL"}, {"seen": "true"})
     assert graph == Graph(
         {
@@ -78,7 +78,7 @@ def test_a_file_is_a_graph():
 
 
 def test_what_is_made_in_python_says_the_same():
-    graph = parse_graph(FILE, "", fill)
+    graph = parse_graph(FILE, "", secret_of)
     assert check_graph(graph) == graph
     bare = Graph({"l": Namespace("sqlite:///q.db")}, {"x": Exchange(Place("in"), [Destination("out")])})
     exchange = check_graph(bare).exchanges["x"]
@@ -87,15 +87,15 @@ def test_what_is_made_in_python_says_the_same():
 
 def test_json_is_read_too_with_tabs():
     made = {"namespaces": {"l": "sqlite:///q.db"}, "exchanges": {"x": {"src": "in", "dst": ["out", "${Q}"]}}}
-    graph = parse_graph(json.dumps(made, indent="\t"), "", fill)
+    graph = parse_graph(json.dumps(made, indent="\t"), "", secret_of)
     assert [str(one) for one in graph.queues()] == ["l/in", "l/out", "l/q"]
 
 
 def test_plain_words_stay_words():
     text = "namespaces: {l: sqlite:///q.db}\nexchanges: {x: {src: no, dst: [on, 2013-01-01, 12:30, 017, 1]}}"
     with pytest.raises(GraphError, match=r"destination 5: must be a mapping"):
-        parse_graph(text, "", fill)
-    graph = parse_graph(text.replace(", 1]", "]"), "", fill)
+        parse_graph(text, "", secret_of)
+    graph = parse_graph(text.replace(", 1]", "]"), "", secret_of)
     assert [one.queue for one in graph.queues()] == ["no", "on", "2013-01-01", "12:30", "017"]
 
 
@@ -112,7 +112,7 @@ exchanges:
     assert mistakes(text) == [
         "line 7, exchange 'c', wsise: unknown key; allowed are src, dst, consumer, delivery, every, options, disable"
     ]
-    graph = parse_graph(text.replace(", wsise: 1", ""), "", fill)
+    graph = parse_graph(text.replace(", wsise: 1", ""), "", secret_of)
     assert [(one.src.queue, one.dst[0].queue) for one in graph.exchanges.values()] == [
         ("in", "out"),
         ("other", "out"),
@@ -120,7 +120,7 @@ exchanges:
     ]
 
 
-def test_all_mistakes_are_told_at_once():
+def test_all_mistakes_are_reported_at_once():
     text = """\
 namespaces:
   local: {ulr: x}
@@ -163,7 +163,7 @@ hops: 1
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("a: [", "line 1: the list that begins in line 1 is not closed"),
         ("- x", "the file must be a mapping with the keys namespaces, exchanges, max_hops, links"),
@@ -173,11 +173,11 @@ hops: 1
         ("namespaces: {l: *nobody}", "line 1: *nobody refers to an anchor that does not exist"),
     ],
 )
-def test_what_is_no_yaml_is_told_with_its_line(text, told):
-    assert mistakes(text)[0].startswith(told)
+def test_invalid_yaml_is_reported_with_its_line(text, expected):
+    assert mistakes(text)[0].startswith(expected)
 
 
-def test_keys_that_stand_twice_are_told_with_both_lines():
+def test_doubled_keys_are_reported_with_both_lines():
     text = "namespaces: {l: sqlite:///q}\nexchanges:\n  x: {src: a, dst: []}\n"
     text += "  y: {src: a, dst: []}\n  x: {src: a, dst: [m/b]}"
     assert mistakes(text) == [
@@ -189,25 +189,25 @@ def test_keys_that_stand_twice_are_told_with_both_lines():
 @pytest.mark.parametrize("name", [".", "..", "...", "a:b", "a b", "a/b", "x" * 101])
 def test_the_name_of_an_exchange_names_a_folder(name):
     text = f"namespaces: {{l: sqlite:///q}}\nexchanges: {{{name!r}: {{src: a, dst: []}}}}"
-    (told,) = mistakes(text)
-    assert told.startswith(f"line 2, exchange {name!r}: must be 1 to 100 letters, digits and _ . @ -")
+    (reported,) = mistakes(text)
+    assert reported.startswith(f"line 2, exchange {name!r}: must be 1 to 100 letters, digits and _ . @ -")
 
 
 def test_what_has_no_hops_left_is_not_routed_again():
-    (told,) = mistakes("namespaces: {l: sqlite:///q}\nexchanges: {x: {src: l/__too_many_hops__, dst: [b]}}")
-    assert told.startswith("line 2, exchange 'x', src: messages of __too_many_hops__ have no hops left")
+    (reported,) = mistakes("namespaces: {l: sqlite:///q}\nexchanges: {x: {src: l/__too_many_hops__, dst: [b]}}")
+    assert reported.startswith("line 2, exchange 'x', src: messages of __too_many_hops__ have no hops left")
 
 
 def test_no_reservation_is_at_most_once():
     text = "namespaces: {l: sqlite:///q}\nexchanges: {x: {src: a, dst: [], consumer: {reserve: false}}}"
-    assert parse_graph(text, "", fill).exchanges["x"].guarantee == "at-most-once"
+    assert parse_graph(text, "", secret_of).exchanges["x"].guarantee == "at-most-once"
     assert mistakes(text.replace("false}}", "false}, delivery: exactly-once}")) == [
         "line 2, exchange 'x', consumer.reserve: delivery exactly-once needs reservations: leave this out, or set "
         "delivery: at-most-once"
     ]
 
 
-def test_a_graph_of_python_is_told_its_mistakes_without_lines():
+def test_mistakes_of_a_graph_in_python_are_reported_without_lines():
     graph = Graph(
         {"l": Namespace("sqlite:///q.db"), "m": Namespace("sqlite:///m.db")},
         {"x": Exchange(Place("in"), [Destination("out", ns="n"), Destination("more", selector=[])])},
@@ -222,19 +222,19 @@ def test_a_graph_of_python_is_told_its_mistakes_without_lines():
     )
 
 
-def test_what_an_exchange_tells_itself_is_no_option_of_its_reader():
-    (told,) = mistakes(
+def test_an_exchanges_own_options_are_no_options_of_its_reader():
+    (reported,) = mistakes(
         "namespaces: {a: {url: 'sqlite:///x.db'}}\n"
         "exchanges:\n  x:\n    src: in\n    dst: [out]\n    options: {maxTries: 3, NumPartitions: 4}\n"
     )
-    assert told == (
+    assert reported == (
         "line 6, exchange 'x', options.NumPartitions: this option is not allowed here: set `consumer: {parallel: …}` "
         "instead"
     )
 
 
 def test_a_graph_that_changes_keeps_its_lines():
-    graph = parse_graph(FILE, "conf/x.yaml", fill)
+    graph = parse_graph(FILE, "conf/x.yaml", secret_of)
     wider = with_step(graph, "more", Exchange(Place("in", "air"), []))
     assert (list(wider.exchanges), wider.origin) == (["by_delay", "more"], graph.origin)
     with pytest.raises(GraphError, match="unknown namespace 'aire'; did you mean 'air'"):
@@ -242,7 +242,7 @@ def test_a_graph_that_changes_keeps_its_lines():
 
 
 def test_passwords_are_not_shown():
-    graph = parse_graph(FILE, "", fill)
+    graph = parse_graph(FILE, "", secret_of)
     assert "secret" not in repr(graph)
     assert graph.namespaces["air"].url == "mongodb://me:secret@db/air"
 
@@ -253,7 +253,7 @@ namespaces: {l: sqlite:///q.db}
 exchanges:
   x: {src: "${Q}", dst: [{queue: "$${Q}", selector: "'${Q}' rlike 'a${2}'", set: {headers: {a: "'${Q}'"}}}]}
 """
-    exchange = parse_graph(text, "", fill).exchanges["x"]
+    exchange = parse_graph(text, "", secret_of).exchanges["x"]
     (to,) = exchange.dst
     assert (exchange.src.queue, to.queue) == ("q", "${Q}")
     assert (to.selector, to.set.headers) == ("'${Q}' rlike 'a${2}'", {"a": "'${Q}'"})
@@ -285,9 +285,9 @@ def test_the_same_queue_in_two_namespaces_is_two_queues():
 
 
 def test_the_example_in_the_module_holds():
-    from spark_queue.graph import model as graph
+    from spark_queue.graph import model as graph_model
 
-    text = re.search(r"(    namespaces:.*?)\n\n", graph.__doc__, re.S)[1]
+    text = re.search(r"(    namespaces:.*?)\n\n", graph_model.__doc__, re.S)[1]
     assert list(parse_graph(text, "", lambda name: name).exchanges) == ["by_delay"]
 
 
@@ -313,10 +313,10 @@ UNREADABLE = {
 }
 
 
-@pytest.mark.parametrize(("text", "told"), UNREADABLE.values(), ids=UNREADABLE)
-def test_a_file_that_cannot_be_read_is_refused_in_plain_words(text, told):
+@pytest.mark.parametrize(("text", "expected"), UNREADABLE.values(), ids=UNREADABLE)
+def test_a_file_that_cannot_be_read_is_refused_in_plain_words(text, expected):
     found = mistakes(text)[0]
-    assert found.startswith(told)
+    assert found.startswith(expected)
     for word in ("while", "scanning", "block end", "token", "stream", "scalar", "yaml.org"):
         assert word not in found
 

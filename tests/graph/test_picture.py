@@ -215,5 +215,5 @@ def test_processors_are_drawn_by_their_kinds():
     ]
     source = dot(graph).source
     assert "shape=component" in source and "shape=cds" in source and "style=dashed" in source
-    told = {one["name"]: one for one in to_json(graph)["processors"]}
-    assert (told["add"]["kind"], told["add"]["in"]) == ("fork", {"a": "l/s1", "b": "l/s2"})
+    reported = {one["name"]: one for one in to_json(graph)["processors"]}
+    assert (reported["add"]["kind"], reported["add"]["in"]) == ("fork", {"a": "l/s1", "b": "l/s2"})

@@ -26,13 +26,13 @@ from spark_queue.graph.validation import check_graph, with_step, without_step
 from spark_queue.runner.selector import load_function
 
 
-def fill(name):
+def no_secret(name):
     raise KeyError("it is not set")
 
 
 def mistakes(text):
     with pytest.raises(GraphError) as caught:
-        parse_graph(text, "conf/x.yaml", fill)
+        parse_graph(text, "conf/x.yaml", no_secret)
     return caught.value.mistakes
 
 
@@ -60,7 +60,7 @@ processors:
 
 
 def test_a_file_declares_processors():
-    graph = parse_graph(FILE.replace("in: sums", "in: local/sums"), "conf/x.yaml", fill)
+    graph = parse_graph(FILE.replace("in: sums", "in: local/sums"), "conf/x.yaml", no_secret)
     assert graph.processors["add"] == Processor(
         "work.numbers:add",
         {"left": Input("s1", "local"), "right": Input("s2", "local", mode="log")},
@@ -91,7 +91,7 @@ def test_a_file_declares_processors():
 
 
 def test_parse_processor_impl():
-    """Cues' parse-processor-impl: the shape tells the kind."""
+    """Cues' parse-processor-impl: the shape decides the kind."""
     i, o = Input("i"), Place("o")
     two, outs = {"a": i, "b": Input("i2")}, {"a": o, "b": Place("o2")}
     kinds = {
@@ -107,18 +107,18 @@ def test_parse_processor_impl():
     forks = [Processor(in_={"i": i}, out=outs), Processor(in_=two, out=outs), Processor(alts=two, out=outs)]
     assert {one.kind for one in forks} == {"fork"}
     reads = {"t": i}
-    by_hand = [
+    imperative = [
         Processor(in_={"i": Input("j")}, appenders={"a": o}),
         Processor(tailers=reads),
         Processor(tailers=reads, appenders={"a": o}),
         Processor(tailers=reads, out={"o": o}),
     ]
-    assert {one.kind for one in by_hand} == {"imperative"}
+    assert {one.kind for one in imperative} == {"imperative"}
 
 
 def test_one_queue_and_lists_are_bound_to_their_names():
     text = "namespaces: {l: sqlite:///q.db}\nprocessors: {p: {in: [a, {queue: b, mode: log}], out: c, fn: m:f}}"
-    made = parse_graph(text, "", fill).processors["p"]
+    made = parse_graph(text, "", no_secret).processors["p"]
     assert {name: str(one) for name, one in made.in_.items()} == {"a": "l/a", "b": "l/b"}
     assert [one.mode for one in made.in_.values()] == ["queue", "log"]
     assert made.out == {"c": Place("c", "l")}
@@ -131,7 +131,7 @@ def test_one_queue_and_lists_are_bound_to_their_names():
 RIVAL = ", and each message would go to only one of them: to share it, use processors with {queue: …, mode: log}"
 
 
-def test_all_mistakes_are_told_at_once():
+def test_all_mistakes_are_reported_at_once():
     text = """\
 namespaces: {local: sqlite:///q.db}
 exchanges:
@@ -190,7 +190,7 @@ def test_processors_with_a_cursor_each_may_share_a_queue():
     text = "namespaces: {l: sqlite:///q.db}\nprocessors:\n" + "".join(
         f"  p{n}: {{in: {{queue: all, mode: log}}, fn: m:f}}\n" for n in range(3)
     )
-    assert [one.inputs["all"].mode for one in parse_graph(text, "", fill).processors.values()] == ["log"] * 3
+    assert [one.inputs["all"].mode for one in parse_graph(text, "", no_secret).processors.values()] == ["log"] * 3
 
 
 def test_a_source_without_a_queue_has_one_of_its_name():
@@ -203,7 +203,7 @@ def test_a_source_without_a_queue_has_one_of_its_name():
 
 
 def test_processors_come_and_go():
-    graph = parse_graph(FILE.replace("in: sums", "in: local/sums"), "conf/x.yaml", fill)
+    graph = parse_graph(FILE.replace("in: sums", "in: local/sums"), "conf/x.yaml", no_secret)
     wider = with_step(graph, "more", Processor("m:f", in_={"a": Input("copies", "air")}))
     assert list(wider.processors) == [*graph.processors, "more"]
     assert without_step(wider, "more") == graph
@@ -295,7 +295,7 @@ def test_the_example_of_conf(monkeypatch):
     assert made == {"mean": {"wind": 50.0}, "gusts": Output({"wind": 60}, {"by": "mean"})}
 
 
-def test_a_graph_that_was_never_started_tells_its_shape():
+def test_a_graph_that_was_never_started_has_its_shape():
     """Its queues are bare texts, and its source has no name for its output."""
 
     def make(ns: str, raw: Any, *out: str) -> Graph:

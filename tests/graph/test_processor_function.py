@@ -1,4 +1,4 @@
-"""What functions of processors get and give: errors as messages, what `wrap_error` tells."""
+"""What functions of processors get and give: errors as messages, the facts of `wrap_error`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_what_an_error_queue_gets():
     json.dumps(made)
 
 
-def test_all_around_an_error_tell_and_the_inner_counts():
+def test_all_contexts_of_an_error_are_reported_and_the_inner_one_counts():
     error = failure({"order": 7, "step": "inner"}, {"step": "outer", "who": "me"})
     assert (type(error), str(error)) == (ValueError, "odd"), "it stays the one it is"
     assert context_of(error) == {"order": 7, "step": "inner", "who": "me"}
@@ -62,13 +62,13 @@ def test_an_end_is_no_error():
     assert context_of(caught.value) == {}
 
 
-def test_an_error_with_half_a_surrogate_pair_in_it_is_told():
+def test_an_error_with_half_a_surrogate_pair_is_reported():
     made = error_message(PROCESS, ValueError("no \ud800"), {})
     assert made["cause"]["cause"] == made["cause"]["via"][0]["message"] == "'no \\ud800'"
     assert encode(made)
 
 
-def test_what_an_error_was_raised_from_is_told():
+def test_the_cause_of_an_error_is_reported():
     try:
         try:
             raise KeyError("k")
@@ -93,5 +93,5 @@ def test_what_an_error_was_raised_from_is_told():
         (Output("x", {"h": "\ud800"}), {"id": None, "payload": "x", "headers": {"h": "'\\ud800'"}}),
     ],
 )
-def test_what_json_cannot_hold_is_told_as_python_prints_it(value, as_json):
+def test_a_value_that_json_cannot_hold_is_shown_as_python_prints_it(value, as_json):
     assert to_jsonable(value) == as_json

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from contextlib import ExitStack, contextmanager
 from urllib.parse import urlsplit
@@ -11,9 +10,11 @@ import pytest
 
 from spark_queue import Queue, open_store
 from spark_queue.options.url import StoreUrl
+from tests.interop import rfq as rfq_client
+from tests.interop.driver import required
 from tests.interop.keuss import Keuss, unavailable
 
-#: Where each backend keeps its messages, and what keuss itself can do there: `hold` them, for `later`, tell an `id`.
+#: Where each backend keeps its messages, and what keuss itself can do there: `hold` them, for `later`, by an `id`.
 ALL = {"hold", "later", "id"}
 BACKENDS = {
     "mongo": ("mongodb", ALL),
@@ -46,14 +47,6 @@ class Shared:
     def holds_are_counted(self):
         """Whether keuss itself knows what is reserved, and counts the try when it reserves."""
         return self.scheme == "mongodb"
-
-
-def required(reason):
-    """Skip where something cannot run, for that reason; fail in CI."""
-    if reason and os.environ.get("CI"):
-        pytest.fail(reason)
-    if reason:
-        pytest.skip(reason)
 
 
 @contextmanager
@@ -90,3 +83,17 @@ def buckets(url_of):
     """The same on the backend that has many messages in one record."""
     with sharing("bucket-mongo-safe", url_of) as found:
         yield found
+
+
+pytestmark = [pytest.mark.interop, pytest.mark.full]  # test_smoke.py is what `make test` runs of it
+
+
+@pytest.fixture
+def topic(redis_url):
+    with rfq_client.sharing(redis_url) as topic:
+        yield topic
+
+
+@pytest.fixture
+def rfq(topic):
+    return topic.rfq()

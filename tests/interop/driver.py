@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import select
 import subprocess
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import pytest
+
 FOLDER = Path(__file__).parent
 NODE = FOLDER / "keuss_driver"
-PATIENCE = 120  # s for an answer; what cannot be reached some of them retry for ever
+PATIENCE = 120  # s for an answer; some of them retry forever what they cannot reach
 
 
 class DriverError(Exception):
@@ -36,7 +39,7 @@ class Driver:
         self._child = subprocess.Popen(self._command, cwd=self._cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         try:
             self.begin()
-        except BaseException:
+        except BaseException:  # nothing may return into the tests
             self._end()
             raise
         return self
@@ -49,8 +52,8 @@ class Driver:
     ) -> None:
         self._end()
 
-    def tell(self, act: str, **given: Any) -> None:
-        """Send a command, whose answer `answer` gives."""
+    def send(self, act: str, **given: Any) -> None:
+        """Send a command; `answer` returns the answer."""
         assert self._child.stdin is not None
         self._child.stdin.write(json.dumps({"do": act, **given}).encode() + b"\n")
         self._child.stdin.flush()
@@ -71,7 +74,7 @@ class Driver:
 
     def do(self, act: str, *, patience: float = PATIENCE, **given: Any) -> dict[str, Any]:
         """Send a command and give its answer."""
-        self.tell(act, **given)
+        self.send(act, **given)
         return self.answer(act, patience)
 
     def kill(self) -> None:
@@ -90,3 +93,11 @@ class Driver:
             self.kill()
         finally:
             self._child.stdout.close()
+
+
+def required(reason):
+    """Skip where something cannot run, for that reason; fail in CI."""
+    if reason and os.environ.get("CI"):
+        pytest.fail(reason)
+    if reason:
+        pytest.skip(reason)

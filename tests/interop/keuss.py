@@ -152,11 +152,11 @@ class Keuss(Driver):
         return list(self.do("linkErrors")["result"])
 
     def unlink(self) -> list[str]:
-        """End it, and tell where it met errors."""
+        """End it, and return where it met errors."""
         return list(self.do("unlink")["result"])
 
     def remove(self, message_id: str) -> bool:
-        """Remove what nobody has reserved; False when nothing of that id is there."""
+        """Remove a message that is not reserved; return False if there is none of that id."""
         return bool(self.do("remove", id=message_id)["result"])
 
     def size(self) -> int:
@@ -189,7 +189,7 @@ class Keuss(Driver):
         return bool(self.do("paused")["result"])
 
     def heard(self) -> bool | None:
-        """Whether it takes the queue for paused, by what it last read or was told; None when it knows nothing."""
+        """Whether it takes the queue for paused, by its last read or signal; None if it knows nothing."""
         return self.do("heard")["result"]
 
     def list(self) -> dict[str, Any]:

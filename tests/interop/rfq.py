@@ -13,8 +13,7 @@ import redis
 from spark_queue import Queue, open_store
 from spark_queue.options.url import StoreUrl
 from spark_queue.stores.redis.lists import RfqStore
-from tests.interop.conftest import required
-from tests.interop.driver import NODE, PATIENCE, Driver
+from tests.interop.driver import NODE, PATIENCE, Driver, required
 
 PYTHON = Path(__file__).parents[2] / ".venv-peers-rfq" / "bin" / "python"
 
@@ -64,11 +63,11 @@ class Rfq(Driver):
 
     def consume(self, topic: str) -> Task:
         """Take the next message; waits for one as long as a driver may."""
-        self.tell("consume", topic=topic)
+        self.send("consume", topic=topic)
         return self.consumed()
 
     def consumed(self, patience: float = PATIENCE) -> Task:
-        """What a `consume` gives that was told."""
+        """Return the result of a `consume` that was sent."""
         found = self.answer("consume", patience)["result"]
         return Task(found["id"], found["message"] or {})  # of npm: null where the message is gone
 

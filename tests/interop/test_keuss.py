@@ -1,4 +1,4 @@
-"""The real keuss and spark_queue on one queue: each reads what the other wrote, nobody gets what another holds."""
+"""The real keuss and spark_queue on one queue: each reads what the other wrote, none gets what another holds."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_both_see_the_same_moment_of_maturity(shared):
 
 
 @pytest.mark.needs("later")
-def test_messages_come_in_the_order_of_maturity_whoever_pushed_them(shared):
+def test_messages_of_both_come_in_the_order_of_maturity(shared):
     keuss, ours = shared.keuss(), shared.ours()
     due = int(time.time()) - 60
     for n, pusher in enumerate((keuss, ours, keuss, ours)):
@@ -150,7 +150,7 @@ def test_what_keuss_holds_is_not_ready_for_us(shared):
     assert [message.payload for message in ours.peek()] == [1]
 
 
-# --- nobody gets what another holds ---------------------------------------------------------------------------------
+# --- no client gets what another holds ------------------------------------------------------------------------------
 
 
 @pytest.mark.needs("hold")
@@ -262,7 +262,7 @@ def test_our_late_commit_changes_nothing_of_what_keuss_took_over(shared):
     held = ours.reserve(2)
     end_leases(shared.store, shared.name)
     taken = keuss.reserve()
-    assert ours.commit(*held) == 1, "the other one is still ours: nobody took it"
+    assert ours.commit(*held) == 1, "the other one is still ours: no client took it"
     assert keuss.total_size() == 1
     assert keuss.ok(taken.id)
     assert ours.sizes().total == 0
@@ -501,8 +501,8 @@ def test_both_have_one_history(shared):
     ours.commit(three)
     ours.dead_letter(four, reason="hopeless")
     rows = [row for batch in shared.store.peek(shared.name, view="history") for row in batch.to_pylist()]
-    told = {row["payload"].decode(): (row["outcome"], row["consumer"], row["tries"]) for row in rows}
-    assert told == {
+    reported = {row["payload"].decode(): (row["outcome"], row["consumer"], row["tries"]) for row in rows}
+    assert reported == {
         '{"n":0}': ("remove", None, 0),
         '{"n":1}': ("pop", None, 0),
         '{"n":2}': ("pop", None, 1),  # keuss counts a try when it reserves

@@ -133,7 +133,7 @@ def test_what_keuss_commits_too_late_is_taken_out_of_our_bucket(buckets):
     assert documents(buckets) == []
 
 
-def test_nobody_gets_what_the_other_has(buckets):
+def test_neither_gets_what_the_other_holds(buckets):
     n, seen = 240, Counter()
     keuss = buckets.keuss()
     ours = [buckets.ours(), buckets.ours()]

@@ -23,7 +23,7 @@ def raw(shared):
     return read
 
 
-def test_the_order_is_that_of_the_pushes_whoever_pushed(shared):
+def test_the_order_is_that_of_the_pushes_of_both(shared):
     keuss, ours = shared.keuss(), shared.ours()
     for n in range(6):
         (keuss, ours)[n % 2].push(n)
@@ -72,7 +72,7 @@ def test_what_is_scheduled_comes_to_keuss_when_it_is_due_and_we_push_next(shared
     ours.push("later", delay=3600)
     assert (ours.sizes().scheduled, keuss.total_size()) == (1, 0)
     make_due(shared.store, shared.name)
-    assert keuss.get() is None, "nobody has brought it"
+    assert keuss.get() is None, "no client has pushed it"
     assert ours.sizes().ready == 1
     ours.push("now")
     assert [keuss.pop().payload, keuss.pop().payload] == ["later", "now"]

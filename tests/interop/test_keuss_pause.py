@@ -12,7 +12,6 @@ import pytest
 from pymongo import MongoClient
 
 from spark_queue import Queue, Statistics
-from spark_queue.stores import base
 from spark_queue.stores.conformance.waiting import wait_until
 from tests.interop.keuss import Keuss, unavailable
 
@@ -23,9 +22,9 @@ DEADLINE = 50
 
 
 @pytest.fixture
-def deaf_for_an_hour(monkeypatch):
-    """Who waits looks by himself after an hour only: nothing but a signal can wake him in time."""
-    monkeypatch.setattr(base, "POLL_INTERVAL_MS", 3_600_000)
+def deaf_for_an_hour(set_limits):
+    """Let a client that waits poll after an hour only: nothing but a signal can wake it in time."""
+    set_limits(poll_interval_ms=3_600_000)
 
 
 #: What carries signals, and where they and the statistics are: beside the queues, or as the samples of keuss-server
@@ -78,7 +77,7 @@ def carried(request, redis_url, mongodb_url):
 class Waiting:
     """Something that takes a message, begun, and given the time to wait for one.
 
-    Nothing tells when keuss waits. If it needs longer than it is given, it finds the message at once.
+    It cannot be seen when keuss waits. If it needs longer than it is given, it finds the message at once.
     """
 
     def __init__(self, take):
@@ -104,7 +103,7 @@ def sleeps(carried, monkeypatch):
 # --- statistics -----------------------------------------------------------------------------------------------------
 
 
-def test_keuss_tells_what_we_counted(shared):
+def test_keuss_reads_our_counts(shared):
     keuss, ours = shared.keuss(stats=True), shared.ours()
     ours.push_many([1, 2, 3, 4, 5])
     held = ours.reserve(4)
@@ -118,7 +117,7 @@ def test_keuss_tells_what_we_counted(shared):
 
 
 @pytest.mark.needs("hold")
-def test_we_tell_what_keuss_counted_and_count_on(shared):
+def test_we_read_the_counts_of_keuss_and_add_to_them(shared):
     keuss, ours = shared.keuss(stats=True), shared.ours()
     for n in range(4):
         keuss.push(n)
@@ -200,12 +199,12 @@ def test_our_pause_and_resume_are_heard_by_a_keuss_that_waits(carried):
     assert waiting.end().payload == "x"
 
 
-def test_a_pause_and_a_resume_of_keuss_are_heard_by_us_who_wait(carried, deaf_for_an_hour, sleeps):
+def test_a_pause_and_a_resume_of_keuss_are_heard_by_us_who_wait(deaf_for_an_hour, carried, sleeps):
     keuss, ours = carried
     waiting = Waiting(lambda: ours.reserve(timeout=3_600))
     wait_until(lambda: sleeps)
     keuss.pause()
-    wait_until(lambda: ours.store.is_paused(ours.name, max_age_ms=3_600_000))  # a signal tells: nobody asks
+    wait_until(lambda: ours.store.is_paused(ours.name, max_age_ms=3_600_000))  # a signal says so: no client asks
     before = len(sleeps)
     keuss.push("x")
     wait_until(lambda: len(sleeps) > before, description="that the signal has woken it, and it sleeps again")
@@ -214,7 +213,7 @@ def test_a_pause_and_a_resume_of_keuss_are_heard_by_us_who_wait(carried, deaf_fo
     assert [one.payload for one in waiting.end()] == ["x"]
 
 
-def test_a_push_of_one_wakes_the_other(carried, deaf_for_an_hour, sleeps):
+def test_a_push_of_one_wakes_the_other(deaf_for_an_hour, carried, sleeps):
     keuss, ours = carried
     waiting = Waiting(lambda: ours.reserve(timeout=3_600))
     wait_until(lambda: sleeps)

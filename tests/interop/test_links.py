@@ -76,7 +76,7 @@ class Case:
     errors: list[str] = field(default_factory=list)
 
 
-def plain(*payloads, tries=0, headers=None):
+def expected_messages(*payloads, tries=0, headers=None):
     return [(payload, headers or {}, tries) for payload in payloads]
 
 
@@ -84,36 +84,38 @@ A, B, C = {"a": 0, "b": "x"}, {"a": 1, "b": "y"}, {"a": 2, "b": "z"}
 
 CASES = {
     "passes elements as they are": Case(
-        [A, B, C], ["next"], "(elem, done) => done()", lambda message: None, {"next": plain(A, B, C)}
+        [A, B, C], ["next"], "(elem, done) => done()", lambda message: None, {"next": expected_messages(A, B, C)}
     ),
-    "passes them by a declaration alone": Case([A, B], ["next"], "(elem, done) => done()", {}, {"next": plain(A, B)}),
+    "passes them by a declaration alone": Case(
+        [A, B], ["next"], "(elem, done) => done()", {}, {"next": expected_messages(A, B)}
+    ),
     "replaces the payload": Case(
         [A, B],
         ["next"],
         "(elem, done) => done(null, {payload: {c: elem.payload.a + 10}})",
         lambda message: Forward({"c": message.payload["a"] + 10}),
-        {"next": plain({"c": 10}, {"c": 11})},
+        {"next": expected_messages({"c": 10}, {"c": 11})},
     ),
     "replaces the payload by an expression": Case(
         [A, B],
         ["next"],
         "(elem, done) => done(null, {payload: {c: elem.payload.a + 10}})",
         {"set": {"payload": "named_struct('c', payload:a::int + 10)"}},
-        {"next": plain({"c": 10}, {"c": 11})},
+        {"next": expected_messages({"c": 10}, {"c": 11})},
     ),
     "updates the payload": Case(
         [A, B],
         ["next"],
         "(elem, done) => done(null, {update: {$set: {processed: true}, $inc: {a: 5}}})",
         lambda message: Forward({**message.payload, "processed": True, "a": message.payload["a"] + 5}),
-        {"next": plain(A | {"processed": True, "a": 5}, B | {"processed": True, "a": 6})},
+        {"next": expected_messages(A | {"processed": True, "a": 5}, B | {"processed": True, "a": 6})},
     ),
     "adds headers": Case(
         [A],
         ["next"],
         "(elem, done) => done(null, {opts: {hdrs: {two: '2'}}})",
         lambda message: Forward(headers={"two": "2"}),
-        {"next": plain(A, headers={"one": "1", "two": "2"})},
+        {"next": expected_messages(A, headers={"one": "1", "two": "2"})},
         headers={"one": "1"},
     ),
     "adds headers by an expression": Case(
@@ -121,7 +123,7 @@ CASES = {
         ["next"],
         "(elem, done) => done(null, {opts: {hdrs: {two: '2'}}})",
         {"set": {"headers": {"two": "'2'"}}},
-        {"next": plain(A, headers={"one": "1", "two": "2"})},
+        {"next": expected_messages(A, headers={"one": "1", "two": "2"})},
         headers={"one": "1"},
     ),
     "tells tries": Case(
@@ -129,63 +131,63 @@ CASES = {
         ["next"],
         "(elem, done) => done(null, {opts: {tries: 4}})",
         lambda message: Forward(tries=4),
-        {"next": plain(A, tries=4)},
+        {"next": expected_messages(A, tries=4)},
     ),
     "retries until it succeeds, and begins to count anew": Case(
         [A],
         ["next"],
         "(elem, done) => elem.tries < 3 ? done({e: 'cucu'}) : done(null, {payload: {tried: elem.tries}})",
         "retried",
-        {"next": plain({"tried": 3})},
+        {"next": expected_messages({"tried": 3})},
     ),
     "retries what throws": Case(
         [A],
         ["next"],
         "(elem, done) => { if (elem.tries < 2) throw new Error('x'); done(null, {payload: {tried: elem.tries}}) }",
         "thrown",
-        {"next": plain({"tried": 2})},
+        {"next": expected_messages({"tried": 2})},
     ),
     "drops by false": Case(
         [A, B, C],
         ["next"],
         "(elem, done) => done(null, elem.payload.a === 1 ? false : undefined)",
         lambda message: DROP if message.payload["a"] == 1 else None,
-        {"next": plain(A, C)},
+        {"next": expected_messages(A, C)},
     ),
     "drops by res.drop": Case(
         [A, B, C],
         ["next"],
         "(elem, done) => done(null, {drop: elem.payload.a === 1})",
         {"drop": "payload:a::int = 1"},
-        {"next": plain(A, C)},
+        {"next": expected_messages(A, C)},
     ),
     "drops by err.drop": Case(
         [A, B],
         ["next"],
         "(elem, done) => done(elem.payload.a === 1 ? {drop: true} : null)",
         lambda message: DROP if message.payload["a"] == 1 else None,
-        {"next": plain(A)},
+        {"next": expected_messages(A)},
     ),
     "chooses by number": Case(
         [A, B, C],
         ["one", "two", "three"],
         "(elem, done) => done(null, {dst: elem.payload.a})",
         lambda message: Forward(to=message.payload["a"]),
-        {"one": plain(A), "two": plain(B), "three": plain(C)},
+        {"one": expected_messages(A), "two": expected_messages(B), "three": expected_messages(C)},
     ),
     "chooses by number by an expression": Case(
         [A, B, C],
         ["one", "two", "three"],
         "(elem, done) => done(null, {dst: elem.payload.a})",
         {"to": "payload:a::int"},
-        {"one": plain(A), "two": plain(B), "three": plain(C)},
+        {"one": expected_messages(A), "two": expected_messages(B), "three": expected_messages(C)},
     ),
     "chooses by name": Case(
         [A, B],
         ["one", "two"],
         "(elem, done) => done(null, {dst: elem.payload.a ? elem.hdrs.p + '.two' : elem.hdrs.p + '.one'})",
         lambda message: Forward(to=f"{message.headers['p']}.{'two' if message.payload['a'] else 'one'}"),
-        {"one": plain(A), "two": plain(B)},
+        {"one": expected_messages(A), "two": expected_messages(B)},
         headers={"p": "PREFIX"},
     ),
     "tells a number that is none": Case(
@@ -243,7 +245,7 @@ def shared(url_of):
 
 
 def contents(shared, queue):
-    """Payload, headers and tries of what lies in a queue and is reserved by nobody."""
+    """Payload, headers and tries of the messages in a queue that are not reserved."""
     with open_store(shared.url) as store:
         found = [one for batch in store.peek(queue) for one in messages(batch)]
         return found, store.sizes(queue)
@@ -276,8 +278,8 @@ def test_a_link(name, side, shared, spark, tmp_path):
         assert errors == case.errors
     for queue in case.dst:
         found = contents(shared, f"{shared.name}.{queue}")[0]
-        told = [(one.payload, {k: v for k, v in one.headers.items() if k != "p"}, one.tries) for one in found]
-        assert sorted(told, key=key) == sorted(case.found[queue], key=key)
+        reported = [(one.payload, {k: v for k, v in one.headers.items() if k != "p"}, one.tries) for one in found]
+        assert sorted(reported, key=key) == sorted(case.found[queue], key=key)
     assert [one.payload for one in contents(shared, shared.name)[0]] == case.found.get("", [])
 
 
@@ -328,7 +330,7 @@ def test_an_exchange_with_one_destination_in_the_same_collection_moves(shared, s
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("facts", "told"),
+    ("facts", "expected"),
     [
         ({"to": "1"}, "the link has fewer than two"),
         ({"dst": [Place("b", "air"), Place("c", "air")]}, "it chooses among several destinations"),
@@ -343,8 +345,8 @@ def test_an_exchange_with_one_destination_in_the_same_collection_moves(shared, s
         ({"src": Place("a", "other")}, "layout=pl-mongo"),
     ],
 )
-def test_a_link_that_cannot_work_is_refused(facts, told, shared, spark, tmp_path):
+def test_a_link_that_cannot_work_is_refused(facts, expected, shared, spark, tmp_path):
     spaces = {"air": Namespace(shared.url), "other": Namespace(f"sqlite:///{tmp_path}/q.db")}
     given = {"src": Place("a", "air"), "dst": [Place("b")], **facts}
-    with pytest.raises(GraphError, match=told):
+    with pytest.raises(GraphError, match=expected):
         ExchangeGraph(Graph(spaces, links={"link": Link(**given)}), str(tmp_path)).start(spark)

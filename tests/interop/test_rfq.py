@@ -1,13 +1,10 @@
-"""The real rfq, of PyPI and of npm, and spark_queue on one topic: what rfq's tests say, and what it gets wrong."""
+"""Queues that rfq's own client shares, byte for byte."""
 
 from __future__ import annotations
 
-import itertools
-import json
 import threading
 import time
 import uuid
-from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -15,25 +12,11 @@ import pytest
 from spark_queue import Buckets, MessageError, OptionError, Queue, open_store, set_layout
 from spark_queue.messages.message import pushes
 from spark_queue.options.url import StoreUrl
-from spark_queue.spark import drain
 from spark_queue.stores.conformance.waiting import end_lease, wait_until
 from spark_queue.stores.redis.lists import published_at
-from tests.interop.rfq import sharing
 from tests.moments import end_leases, make_due
 
 pytestmark = [pytest.mark.interop, pytest.mark.full]  # test_smoke.py is what `make test` runs of it
-
-
-@pytest.fixture
-def topic(redis_url):
-    with sharing(redis_url) as topic:
-        yield topic
-
-
-@pytest.fixture
-def rfq(topic):
-    return topic.rfq()
-
 
 HALF_AN_HOUR = 1_800_000  #: ms
 
@@ -43,11 +26,10 @@ MESSAGES = [
     {"z": "1", "a": "x" * 200},
 ]
 
+# --- byte for byte --------------------------------------------------------------------------------
 
-# --- byte for byte --------------------------------------------------------------------------------------------------
 
-
-def test_redis_has_the_same_after_each_step_whoever_took_it(topic, rfq):
+def test_redis_has_the_same_after_each_step_of_rfq_and_of_ours(topic, rfq):
     """Every step of a topic's life, once by rfq and once by us: the contents differ in nothing but the ids."""
     store, name = topic.store, topic.name
 
@@ -82,7 +64,7 @@ def test_redis_has_the_same_after_each_step_whoever_took_it(topic, rfq):
         yield without_ours(topic.contents())
         store.harvest(name)
         yield without_ours(topic.contents())
-        store.commit(name, "c/1")  # late, but whoever is done removes it
+        store.commit(name, "c/1")  # late, but a client that is done removes it
         store.reserve(name, "c/2", 9)
         store.commit(name, "c/2")
         yield without_ours(topic.contents())
@@ -117,7 +99,7 @@ def test_nothing_of_ours_is_left_when_nothing_is_held_or_scheduled(topic):
     assert topic.contents()["keys"] == []
 
 
-# --- rfq's own tests ------------------------------------------------------------------------------------------------
+# --- rfq's own tests ------------------------------------------------------------------------------
 
 
 def test_1_a_publish_makes_an_id_of_its_form_a_hash_and_a_backlog(topic, rfq):
@@ -125,7 +107,7 @@ def test_1_a_publish_makes_an_id_of_its_form_a_hash_and_a_backlog(topic, rfq):
         assert len(id) == 32
         found = uuid.UUID(hex=id)
         assert (found.version, found.variant) == (1, uuid.RFC_4122)
-        assert found.node >> 40 & 1, "a node that is none of a network card"
+        assert found.node >> 40 & 1, "a random node, not that of a network card"
         assert topic.message(id) == MESSAGES[0]
         assert id in topic.backlog()
     assert topic.redis.exists(f"rfq:{topic.name}:nextlog") == 0
@@ -195,7 +177,7 @@ def test_5_what_is_taken_and_not_done_stays_in_the_nextlog(topic, language):
     assert topic.nextlog() == ids[::-1]
     assert all(topic.message(id) for id in ids)
     sizes = ours.sizes()
-    assert (sizes.ready, sizes.reserved) == (0, 2), "whoever holds it"
+    assert (sizes.ready, sizes.reserved) == (0, 2), "whichever client holds it"
     assert sorted(one.id for one in ours.peek(9)) == sorted(ids)
 
 
@@ -406,7 +388,7 @@ def test_15_numbers_become_text_and_nothing_else_is_taken(topic, rfq):
 def test_16_a_waiting_worker_wakes_when_we_push(topic, language):
     rfq = topic.rfq(language)
     before = topic.sleepers()
-    rfq.tell("consume", topic=topic.name)
+    rfq.send("consume", topic=topic.name)
     wait_until(lambda: topic.sleepers() - before, description="a worker that waits")
     id = topic.ours().push({"n": "1"})
     assert rfq.consumed().id == id
@@ -420,7 +402,7 @@ def test_16_we_wake_when_rfq_publishes(topic, rfq):
     waiting.join()
 
 
-def test_17_an_id_tells_when_it_was_published(topic, rfq):
+def test_17_an_id_has_the_time_of_its_push(topic, rfq):
     ours = topic.ours()
     now = datetime.now(UTC)
     id = ours.push({"n": "1"})
@@ -460,7 +442,7 @@ def test_19_what_js_rejects_comes_back_by_a_harvest_and_either_count_commits(top
     assert topic.contents()["keys"] == []
 
 
-# --- what rfq gets wrong, and what it cannot do ---------------------------------------------------------------------
+# --- what rfq gets wrong, and what it cannot do ---------------------------------------------------
 
 
 def test_what_another_rfq_harvests_of_ours_no_second_of_ours_gets(topic, rfq):
@@ -474,7 +456,7 @@ def test_what_another_rfq_harvests_of_ours_no_second_of_ours_gets(topic, rfq):
     assert topic.contents()["keys"] == []
 
 
-def test_what_rfq_has_done_of_what_we_held_comes_to_nobody_again(topic, rfq):
+def test_a_message_of_ours_that_rfq_has_finished_does_not_come_again(topic, rfq):
     ours = topic.ours()
     id = ours.push({"n": "1"})
     assert len(ours.reserve()) == 1
@@ -586,100 +568,3 @@ def test_there_are_no_buckets(redis_url, layout):
 def test_a_front_that_cannot_be_is_refused(redis_url, url):
     with pytest.raises(OptionError, match="front"):
         open_store(f"{redis_url}{url}")
-
-
-# --- together -------------------------------------------------------------------------------------------------------
-
-
-def test_workers_of_all_kinds_drain_one_topic_and_each_message_comes_once(topic):
-    seen, by, lock, errors = Counter(), Counter(), threading.Lock(), []
-    pushed, ended = itertools.count(300), threading.Event()
-    publishers = [topic.rfq(), topic.rfq("js")]
-    ours = topic.ours()
-
-    def note(who, n):
-        with lock:
-            seen[n] += 1
-            by[who] += 1
-
-    def work(who, rfq):
-        while True:
-            task = rfq.consume(topic.name)
-            rfq.done(task.id)
-            if "n" not in task.message:
-                return
-            note(who, int(task.message["n"]))
-
-    def client(who, queue):
-        while not ended.is_set():
-            batch = queue.reserve(3, timeout=0.2)
-            if queue.commit(*batch) != len(batch):
-                errors.append(f"we lost some of {batch}")
-            for one in batch:
-                note(who, int(one.payload["n"]))
-            time.sleep(0.002)
-
-    workers = [("python", topic.rfq()), ("js", topic.rfq("js")), ("python 2", topic.rfq())]
-    threads = [threading.Thread(target=work, args=one) for one in workers]
-    clients = [threading.Thread(target=client, args=(f"client {n}", topic.ours())) for n in (1, 2)]
-    ours.push_many([{"n": n} for n in range(300)])
-    for thread in clients + threads:
-        thread.start()
-
-    def one_more():
-        n = next(pushed)
-        if n % 3 < 2:
-            publishers[n % 3].publish(topic.name, {"n": str(n)}, front=n % 7 == 0)
-        else:
-            ours.push({"n": n})
-        return n >= 599 and set(by) == {"python", "js", "python 2", "client 1", "client 2"}
-
-    wait_until(one_more, description="that all have a share", pause=0)
-    total = next(pushed)
-    wait_until(lambda: seen.total() >= total, description="the last message")
-    ended.set()
-    for thread in clients:
-        thread.join()
-    ours.push_many([{"end": "1"}] * len(workers))
-    for thread in threads:
-        thread.join()
-    assert errors == []
-    assert seen == Counter(range(total))
-    assert topic.contents()["keys"] == []
-    assert topic.store.lost(topic.name) == 0
-
-
-# --- Spark ----------------------------------------------------------------------------------------------------------
-
-
-def test_spark_drains_what_rfq_published_and_answers_rfq(topic, rfq, spark, tmp_path):
-    answers, rows = f"{topic.name}.answers", []
-    sent = dict(
-        zip(rfq.publish_batch(topic.name, [{"n": str(n), "text": "ü"} for n in range(50)]), range(50), strict=True)
-    )
-    front = rfq.publish(topic.name, {"n": "front"}, front=True)
-
-    def answer(df, batch_id):
-        rows.extend(df.collect())
-        (
-            df.selectExpr("id AS of", "2 * try_cast(get_json_object(payload, '$.n') AS INT) AS double")
-            .where("double IS NOT NULL").selectExpr("struct(of, double) AS payload")
-            .write.format("queue").mode("append").options(url=topic.url, queue=answers).save()
-        )  # fmt: skip
-
-    query = (
-        spark.readStream.format("queue").option("url", topic.url).option("queue", topic.name).load()
-        .writeStream.foreachBatch(answer).option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True).start()
-    )  # fmt: skip
-    drain(query, topic.url)
-    assert len(rows) == 51 and {row.id for row in rows} == {*sent, front}
-    assert {row.id: json.loads(row.payload)["n"] for row in rows} == {
-        **{id: str(n) for id, n in sent.items()}, front: "front",
-    }  # fmt: skip
-    assert rfq.info(topic.name) == (0, 0)
-    assert topic.redis.exists(f"rfq:{topic.name}:nextlog") == 0
-    assert rfq.info(answers) == (50, 0)
-    got = [rfq.consume(answers) for _ in range(50)]
-    assert {task.message["of"]: int(task.message["double"]) for task in got} == {id: 2 * n for id, n in sent.items()}
-    assert all(published_at(task.id) for task in got)

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from spark_queue import open_store
-from spark_queue.cli import params as parse
-from tests.command_line import Run, telling
-from tests.interop.conftest import required
+from spark_queue.cli import params
+from tests.command_line import Run, announcing
+from tests.interop.driver import required
 from tests.interop.rfq import PYTHON, unavailable
 
 RFQ = PYTHON.with_name("rfq")
@@ -29,7 +29,7 @@ def topic(redis_url, monkeypatch):
     parts = urlsplit(redis_url)
     monkeypatch.setenv("RFQ_REDIS_HOST", parts.hostname or "localhost")
     monkeypatch.setenv("RFQ_REDIS_PORT", str(parts.port or 6379))
-    monkeypatch.setenv(parse.URL_VARIABLE, "mongodb://nowhere/of-no-matter")
+    monkeypatch.setenv(params.URL_VARIABLE, "mongodb://nowhere/of-no-matter")
     name = f"t{uuid.uuid4().hex[:16]}"
     yield name
     with open_store(f"redis://{parts.hostname}:{parts.port or 6379}/0?layout=rfq") as store:
@@ -129,7 +129,7 @@ def test_mistakes_end_with_the_same_code(topic, args):
 
 
 def test_a_consume_waits_and_ends_by_ctrl_c_with_code_0(topic):
-    call = [*telling(), "--layout", "rfq", "consume", "-t", topic]
+    call = [*announcing(), "--layout", "rfq", "consume", "-t", topic]
     with subprocess.Popen(call, stdout=subprocess.PIPE, text=True) as waiting:
         assert waiting.stdout is not None and waiting.stdout.readline() == "waiting\n"
         theirs("publish", "-t", topic, "-m", '{"n": "1"}')
@@ -141,7 +141,7 @@ def test_a_consume_waits_and_ends_by_ctrl_c_with_code_0(topic):
     assert ours("list-queue", "-t", topic, "-q", "nextlog") == (0, "")
 
 
-def test_where_it_is_may_be_told_in_other_ways(topic, redis_url, monkeypatch):
+def test_its_address_may_be_given_in_other_ways(topic, redis_url, monkeypatch):
     url = redis_url.partition("?")[0]
     assert Run("--layout", "rfq", "publish", url, "-t", topic, "-m", '{"n": 1}').code == 0
     assert topic in Run("list-topics", f"{url}?layout=rfq").out.split()

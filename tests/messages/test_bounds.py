@@ -5,13 +5,13 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from spark_queue.messages import headers as bounds
+from spark_queue.messages import headers as message_headers
 from spark_queue.messages.columns import headers_array
 from spark_queue.messages.message import pushes
 from spark_queue.messages.rules import OPERATOR_RULE, validate_rows
 
-LONG = "x" * (bounds.HEADER_SIZE_LIMIT - 1)
-FULL = {str(n): "y" * (bounds.HEADERS_SIZE_LIMIT // 4 - 1) for n in range(4)}
+LONG = "x" * (message_headers.HEADER_SIZE_LIMIT - 1)
+FULL = {str(n): "y" * (message_headers.HEADERS_SIZE_LIMIT // 4 - 1) for n in range(4)}
 OWN = {"x-error": "e" * 4_000, "x-dl-t": "now", "x-hop-count": "3"}
 
 #: Headers, and the rule that they break, if any.
@@ -49,18 +49,18 @@ def test_headers_have_bounds(which):
 @pytest.mark.parametrize("which", HEADERS)
 def test_the_headers_of_a_dead_letter_fit(which):
     headers, rule = HEADERS[which]
-    cut = bounds.cut_headers(headers, {"x-error": "e" * 4_000})
-    assert bounds.broken_rule(cut) is None
+    cut = message_headers.cut_headers(headers, {"x-error": "e" * 4_000})
+    assert message_headers.broken_rule(cut) is None
     assert cut["x-error"] == "e" * 4_000
     if not rule:
         assert cut.keys() == {*headers, "x-error"}
-    assert bounds.find_unfit(headers_array([cut])) == {}
+    assert message_headers.find_unfit(headers_array([cut])) == {}
 
 
 def test_headers_that_are_null_do_not_count():
     pairs = [(f"h{n}", None) for n in range(1_500)] + [("h", "1")]
     column = pa.array([None, pairs], pa.map_(pa.string(), pa.string()))
-    assert bounds.find_unfit(column) == {}
+    assert message_headers.find_unfit(column) == {}
 
 
 OPERATORS = [

@@ -33,15 +33,15 @@ from spark_queue.messages.schema import MESSAGES
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def stored(batch):
+def as_records(batch):
     """Records as a store gives them back."""
     columns = {name: batch.column(name) for name in MESSAGES.names if name != "queue"}
     columns["queue"] = pa.repeat(pa.scalar("q"), batch.num_rows)
     return pa.RecordBatch.from_arrays([columns[name] for name in MESSAGES.names], schema=MESSAGES)
 
 
-def opened(batch):
-    records = stored(batch)
+def messages_of_buckets(batch):
+    records = as_records(batch)
     return [one for row in range(records.num_rows) for one in messages(open_bucket(records.slice(row, 1)))]
 
 
@@ -65,7 +65,7 @@ def test_what_goes_in_comes_out_and_each_bucket_is_what_its_id_says(rows, size, 
     batch = pushes(payloads, ids=ids, headers=headers, mature=[START + timedelta(hours=one) for one in moments])
     batch = batch.set_column(batch.schema.get_field_index("tries"), "tries", pa.array(tries, pa.int32()))
     made = pack_buckets(with_due_time(batch, 0), Buckets(size, compression))
-    assert sorted(map(facts, opened(made)), key=str) == sorted(
+    assert sorted(map(facts, messages_of_buckets(made)), key=str) == sorted(
         (
             (id, payload, head, START + timedelta(hours=moment), tried)
             for id, payload, head, moment, tried in rows
@@ -76,7 +76,7 @@ def test_what_goes_in_comes_out_and_each_bucket_is_what_its_id_says(rows, size, 
     assert len(set(names)) == len(names)
     assert count_rows(made.column("id")) == len(rows)
     for row, name in enumerate(names):
-        inside = opened(made.slice(row, 1))
+        inside = messages_of_buckets(made.slice(row, 1))
         assert is_bucket(name)
         assert rows_of(name) == len(inside) <= size
         assert [one.id for one in inside] == sorted((one.id for one in inside), key=ids.index), (
@@ -151,7 +151,7 @@ def test_a_bucket_has_the_bytes_of_its_messages_in_its_id_however_they_are_held(
 
 def test_of_an_id_that_comes_twice_the_first_stays():
     made = pack_buckets(with_due_time(pushes(["first", "other", "second"], ids=["a", "b", "a"]), 0), Buckets())
-    assert [one.payload for one in opened(made)] == ["first", "other"]
+    assert [one.payload for one in messages_of_buckets(made)] == ["first", "other"]
 
 
 def test_messages_of_one_moment_stay_in_their_order_whatever_their_tries():
@@ -187,20 +187,20 @@ def test_a_bucket_is_not_larger_than_a_database_takes():
         ["x" * 100] * 1000 + ["y" * (MAX_BUCKET_BYTES - 10)] * 3 + ["z" * (3 * MAX_BUCKET_BYTES)] + ["x" * 100] * 5
     )
     made = pack_buckets(with_due_time(pushes(texts), 0), Buckets(100_000))
-    sizes = [sum(len(one.payload) for one in opened(made.slice(row, 1))) for row in range(made.num_rows)]
+    sizes = [sum(len(one.payload) for one in messages_of_buckets(made.slice(row, 1))) for row in range(made.num_rows)]
     assert max(sizes) == 3 * MAX_BUCKET_BYTES, "that one is alone"
     assert sorted(sizes)[-2] <= MAX_BUCKET_BYTES
-    assert len(opened(made)) == len(texts)
+    assert len(messages_of_buckets(made)) == len(texts)
 
 
 def test_messages_that_were_put_together_keep_when_each_was_due():
     moments = [START + timedelta(seconds=n) for n in (3, 1, 2)]
-    rows = stored(with_due_time(pushes(["a", "b", "c"], ids=["a", "b", "c"], mature=moments), 0))
+    rows = as_records(with_due_time(pushes(["a", "b", "c"], ids=["a", "b", "c"], mature=moments), 0))
     made = build_bucket(rows, Buckets())
     assert made.column("mature")[0].as_py() == START + timedelta(seconds=3)
-    assert [one.mature for one in opened(made)] == moments
+    assert [one.mature for one in messages_of_buckets(made)] == moments
     late = made.set_column(4, "mature", pa.array([START + timedelta(hours=1)], made.schema.field("mature").type))
-    assert {one.mature for one in opened(late)} == {START + timedelta(hours=1)}, "it was given back"
+    assert {one.mature for one in messages_of_buckets(late)} == {START + timedelta(hours=1)}, "it was given back"
 
 
 def of_pushes(moments):
@@ -213,20 +213,20 @@ def of_pushes(moments):
 @pytest.mark.parametrize("moments", [[START, START + timedelta(seconds=1)], [START, None], [None, START]])
 def test_messages_of_different_pushes_keep_their_moments(moments):
     made = build_bucket(of_pushes(moments), Buckets())
-    assert [one.pushed for one in opened(made)] == moments
+    assert [one.pushed for one in messages_of_buckets(made)] == moments
     assert made.column("pushed").to_pylist() == [None], "the bucket as a whole has none"
-    assert [one.pushed for one in opened(pack_buckets(of_pushes(moments), Buckets()))] == moments
+    assert [one.pushed for one in messages_of_buckets(pack_buckets(of_pushes(moments), Buckets()))] == moments
 
 
 @pytest.mark.parametrize("moment", [START, None])
 def test_messages_of_one_push_share_its_moment_in_a_bucket_that_older_versions_read(moment):
     made = build_bucket(of_pushes([moment] * 3), Buckets())
-    assert [one.pushed for one in opened(made)] == [moment] * 3
+    assert [one.pushed for one in messages_of_buckets(made)] == [moment] * 3
     assert unpack_bucket(made.column("id")[0].as_py(), made.column("payload")[0].as_py()).schema == BUCKET_SCHEMA
 
 
 @pytest.mark.parametrize(
-    ("how", "told"),
+    ("how", "expected"),
     [
         ({"size": 0}, "1 to 100000 messages, not 0"),
         ({"size": 100_001}, "not 100001"),
@@ -234,6 +234,6 @@ def test_messages_of_one_push_share_its_moment_in_a_bucket_that_older_versions_r
         ({"compression": "zst"}, "did you mean 'zstd'"),
     ],
 )
-def test_buckets_that_cannot_be_meant_are_refused(how, told):
-    with pytest.raises(OptionError, match=told):
+def test_invalid_buckets_are_refused(how, expected):
+    with pytest.raises(OptionError, match=expected):
         Buckets(**how)

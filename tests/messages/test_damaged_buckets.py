@@ -194,7 +194,7 @@ def test_bytes_that_would_unpack_to_too_much_are_refused_before_they_are_unpacke
 def test_what_would_be_refused_for_its_size_is_not_compressed(monkeypatch):
     texts = pushes(["x" * 1000] * 100)
     assert len(to_bytes(texts, "lz4")) < texts.nbytes // 10
-    monkeypatch.setattr(arrow_bytes, "MAX_UNPACKED_BYTES", texts.nbytes)
+    monkeypatch.setattr(arrow_bytes, "MAX_UNPACKED_BYTES", texts.nbytes)  # of a pure function
     packed = to_bytes(texts, "lz4")
     assert len(packed) > texts.nbytes
     assert from_bytes(packed, (PUSHES,)) == texts

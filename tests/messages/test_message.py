@@ -86,20 +86,20 @@ NO_JSON = {
 }
 
 
-@pytest.mark.parametrize(("value", "told"), NO_JSON.values(), ids=NO_JSON)
-def test_what_json_cannot_hold_is_refused(value, told):
+@pytest.mark.parametrize(("value", "expected"), NO_JSON.values(), ids=NO_JSON)
+def test_what_json_cannot_hold_is_refused(value, expected):
     for make in (dump_json, encode):
         with pytest.raises(MessageError) as caught:
             make(value)
-        assert told in str(caught.value)
+        assert expected in str(caught.value)
     with pytest.raises(MessageError) as caught:
         pushes([1, value, 3])
     assert str(caught.value).startswith("message 2 of 3: payload") and list(caught.value.rows) == [1]
-    assert told in caught.value.rows[1]
+    assert expected in caught.value.rows[1]
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "expected"),
     [
         ({"ids": ["a", "\ud800"]}, "id: text with half a surrogate pair"),
         ({"ids": ["a", 5]}, "id must be text, not int"),
@@ -109,10 +109,10 @@ def test_what_json_cannot_hold_is_refused(value, told):
         ({"tries": [0, "3"]}, "tries must be a whole number"),
     ],
 )
-def test_what_is_no_text_beside_a_payload_is_refused(given, told):
+def test_what_is_no_text_beside_a_payload_is_refused(given, expected):
     with pytest.raises(MessageError) as caught:
         pushes([1, 2], queue="q", **given)
-    assert str(caught.value).startswith("queue 'q', message 2 of 2: ") and told in str(caught.value)
+    assert str(caught.value).startswith("queue 'q', message 2 of 2: ") and expected in str(caught.value)
     assert list(caught.value.rows) == [1]
 
 
@@ -224,7 +224,7 @@ def test_faults_name_every_row_and_its_first_rule():
 
 
 def spark_text(*parts):
-    """Text as it comes from Spark, which does not check that it is UTF-8."""
+    """Text of Spark, which does not check that it is UTF-8."""
     return pa.array(parts, pa.binary()).view(pa.string())
 
 
@@ -258,7 +258,7 @@ def almost_json(draw):
 
 
 @pytest.mark.parametrize("fast", [True, False])
-def test_what_is_not_json_is_found_whoever_looks(fast, monkeypatch):
+def test_invalid_json_is_found_by_both_parsers(fast, monkeypatch):
     if not fast:
         monkeypatch.setattr("spark_queue.messages.rules._simdjson_parser", lambda: None)
     deep = [b"[" * n + b"]" * n for n in (1023, 1024, 1025)]

@@ -29,7 +29,7 @@ def test_what_is_ours_is_taken_out_wherever_it_stands(head, theirs, ours, data):
 
 
 @pytest.mark.parametrize("text", ["layout=", "layout=a&layout=b", "ns=&ns=x"])
-def test_what_is_ours_and_cannot_be_meant_is_refused(text):
+def test_invalid_parameters_of_ours_are_refused(text):
     with pytest.raises(OptionError, match=text.partition("=")[0]):
         StoreUrl.parse(f"redis://host/0?{text}")
 
@@ -88,6 +88,6 @@ def test_the_option_layout_goes_into_the_url():
         ("push", {"url": "redis://h/0?layout=rfq", "layout": "redis-oq"}, "the URL has layout=rfq"),
     ],
 )
-def test_an_option_layout_that_cannot_be_meant_is_refused(role, given, said):
+def test_an_invalid_option_layout_is_refused(role, given, said):
     with pytest.raises(OptionError, match=said):
         parse_options({"queue": "q", **given}, role)

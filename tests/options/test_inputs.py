@@ -76,7 +76,7 @@ def test_messages_of_several_inputs_are_not_tried_apart():
         ({"combine": "zipp"}, "did you mean 'zip'"),
     ],
 )
-def test_what_cannot_be_meant_is_told(raw, message):
+def test_invalid_inputs_are_refused(raw, message):
     with pytest.raises(OptionError) as caught:
         parse(**raw)
     assert message in str(caught.value)

@@ -149,13 +149,13 @@ def test_any_values_parse_or_raise_an_option_error(raw, role):
         ("snapshot", {"urls": '{"a": "sqlite:///a.db"}'}, "'urls' is not for a batch read: leave it out"),
     ],
 )
-def test_what_cannot_be_meant_is_told(role, raw, message):
+def test_invalid_inputs_are_refused(role, raw, message):
     with pytest.raises(OptionError) as caught:
         parse_options(BASE | raw, role)
     assert message in str(caught.value)
 
 
-def test_what_is_missing_is_told():
+def test_missing_options_are_named():
     with pytest.raises(OptionError, match="option 'url' is missing"):
         parse_options({"queue": "a"}, "stream")
     for role in ("stream", "snapshot", "settle"):
@@ -181,7 +181,7 @@ def test_the_role_of_a_write(raw, role):
     assert role_of_write(raw) == role
 
 
-def test_an_operation_that_is_none_is_told():
+def test_an_invalid_operation_is_refused():
     with pytest.raises(OptionError, match="did you mean 'settle'"):
         role_of_write({"operation": "setle"})
 
@@ -224,7 +224,7 @@ def test_modes_do_not_mix():
     options = parse(mode="LOG", startingOffsets="latest", retention="7d", failOnDataLoss="false", consumer="etl")
     assert (options.reading.mode, options.log.starting_offsets, options.retention) == ("log", "latest", 604_800_000)
     assert (options.log.fail_on_data_loss, parse().reading.mode, parse().retention) == (False, "queue", None)
-    for raw, told in [
+    for raw, expected in [
         ({"mode": "log", "maxTries": "3"}, "'maxTries' cannot be used with mode=log"),
         ({"mode": "log", "reserveTimeout": "never"}, "'reserveTimeout' cannot be used with mode=log"),
         ({"mode": "log", "history": "1h"}, "'history' cannot be used with mode=log"),
@@ -235,7 +235,7 @@ def test_modes_do_not_mix():
         ({"mode": "logs"}, "did you mean 'log'"),
         ({"consumer": "log"}, "another name than 'log'"),
     ]:
-        with pytest.raises(OptionError, match=told):
+        with pytest.raises(OptionError, match=expected):
             parse(**raw)
     with pytest.raises(OptionError, match="'retention' is not for a batch read"):
         parse("snapshot", mode="log", retention="1h")

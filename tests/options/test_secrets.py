@@ -53,7 +53,7 @@ from spark_queue.stores.redis.store import RedisStore
 from spark_queue.stores.services import eviction
 from tests.registered import embedded
 
-pytestmark = pytest.mark.filterwarnings("ignore:Duplicate URI option")  # by pymongo, of what it knows
+pytestmark = pytest.mark.filterwarnings("ignore:Duplicate URI option")  # by pymongo, of its own options
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "jobs"))
 job = importlib.import_module("_job")
@@ -137,7 +137,7 @@ def found_in(text):
     return {mark for mark in MARKS for form in forms if mark.lower() in form.lower()}
 
 
-def check(*texts):
+def check_no_secret(*texts):
     for text in texts:
         assert not found_in(str(text)), text
         assert not found_in(repr(text)), text
@@ -149,9 +149,9 @@ def refused():
     try:
         yield
     except QueueError as error:
-        check(error, error.facts, "".join(traceback.format_exception(error)))
+        check_no_secret(error, error.facts, "".join(traceback.format_exception(error)))
         again = pickle.loads(pickle.dumps(error))
-        check(again, again.facts)
+        check_no_secret(again, again.facts)
 
 
 def opens(url):
@@ -167,7 +167,7 @@ def opens(url):
 def no_secret_in_the_log(caplog):
     caplog.set_level(logging.DEBUG)
     yield
-    check(*(one.getMessage() for one in caplog.get_records("call")))
+    check_no_secret(*(one.getMessage() for one in caplog.get_records("call")))
 
 
 # --- URLs -----------------------------------------------------------------------------------------
@@ -178,10 +178,10 @@ def no_secret_in_the_log(caplog):
 @given(urls=urls(*ANYWHERE, step=20))
 def test_a_masked_url_has_no_secret(urls):
     for url in urls:
-        check(mask(url))
+        check_no_secret(mask(url))
         with refused():
             address = StoreUrl.parse(url)
-            check(address)
+            check_no_secret(address)
             for layout in ("rfq", "mongo"):
                 with refused():
                     address.with_layout(layout)
@@ -193,7 +193,7 @@ def test_a_masked_url_has_no_secret(urls):
 @given(urls=urls(*MISPLACED, step=20))
 def test_what_looks_like_a_url_is_masked_where_none_belongs(urls):
     for url in urls:
-        check(masked_repr(url), mask_words(f"no {url!r} and no {url}", [f"--x={url}", url]))
+        check_no_secret(masked_repr(url), mask_words(f"no {url!r} and no {url}", [f"--x={url}", url]))
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_options_show_no_secret(urls, role):
             with refused():
                 queue = {} if "inputs" in raw else {"queue": "q"}
                 options = parse_options(queue | {"consumer": "c"} | raw, role)
-                check(options, resolve_options(options))
+                check_no_secret(options, resolve_options(options))
 
 
 @settings(max_examples=50)
@@ -277,9 +277,9 @@ def test_stores_show_no_secret(urls):
         with refused():
             store_class(url)
         with refused(), open_store(url, retry_timeout=0) as store:
-            check(store, Queue(store, "q"), mask(store.url))
+            check_no_secret(store, Queue(store, "q"), mask(store.url))
             with refused():
-                check(Events(store, "q"))
+                check_no_secret(Events(store, "q"))
 
 
 @settings(max_examples=30)
@@ -287,7 +287,7 @@ def test_stores_show_no_secret(urls):
 def test_a_doctor_shows_no_secret(urls):
     for url in urls:
         if not opens(url):  # else it would be waited for
-            check(*doctor._check_database(url))
+            check_no_secret(*doctor._check_database(url))
 
 
 @settings(max_examples=50)
@@ -300,7 +300,9 @@ def test_what_a_driver_says_is_scrubbed(urls, form):
         if not mask(url).endswith(("//…", HIDDEN)):  # else no driver gets it
             login, _, query = url.partition("://")[2].partition("?")
             said = [login.rpartition("@")[0].partition(":")[2], *(one.partition("=")[2] for one in query.split("&"))]
-            check(scrub(f"unknown command AUTH, with args beginning with: {' '.join(map(form, said))}", url))
+            check_no_secret(
+                scrub(f"unknown command AUTH, with args beginning with: {' '.join(map(form, said))}", url)
+            )
 
 
 def test_an_error_of_a_driver_that_quotes_a_password_is_scrubbed_and_no_cause(monkeypatch):
@@ -335,10 +337,10 @@ def test_graphs_show_no_secret(urls):
         ):  # fmt: skip
             with refused():
                 graph = parse_graph(text, "graph.yaml", {"URL": url}.__getitem__)
-                check(graph, graph.namespaces, dot(graph).source, to_json(graph))
+                check_no_secret(graph, graph.namespaces, dot(graph).source, to_json(graph))
         with refused():
             graph = Graph({"a": Namespace(url)}, {"x": Exchange(Place("q", "a"), [Destination("r")])})
-            check(graph, check_graph(graph))
+            check_no_secret(graph, check_graph(graph))
 
 
 @settings(max_examples=30)
@@ -363,14 +365,14 @@ def test_a_server_shows_no_secret(urls):
     for url in urls:
         with refused():
             made = Settings(graph=Graph({"a": Namespace(url)}), events="a/q")
-            check(made, made.options)
+            check_no_secret(made, made.options)
 
 
 def test_what_travels_to_workers_shows_no_secret():
     url = f"redis://u:{MARKS[0]}@h/0"
     own = {"key": MARKS[0]}
     options = SnapshotOptions(database=Database(url=url), queue="q")
-    check(
+    check_no_secret(
         options,
         PushOptions(database=Database(url="", urls={"a": url})),
         StoreUrl.parse(url),
@@ -410,7 +412,7 @@ def test_the_command_line_shows_no_secret(urls, call):
                 patch.setenv(URL_VARIABLE, url)
             done = CliRunner().invoke(app, words, prog_name="spark-queue")
         assert isinstance(done.exception, SystemExit), (words, done.exception)
-        check(done.output)
+        check_no_secret(done.output)
 
 
 @settings(max_examples=30)
@@ -420,4 +422,4 @@ def test_a_job_shows_no_secret(urls):
         for words in (["--urll=" + url], ["--url", url, "--option", url], ["--master", "x", url], ["--json=" + url]):
             with redirect_stderr(StringIO()) as said, suppress(SystemExit):
                 job.Parser("job", "", "").parse(["--queue", "q", *words])
-            check(said.getvalue())
+            check_no_secret(said.getvalue())

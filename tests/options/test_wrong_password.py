@@ -20,12 +20,12 @@ MARK = "Zqx7Kd"
 PASSWORD = f"{MARK}@:/?#[] %\n'\"é&w=1%40{MARK}"
 
 
-def check(*texts):
+def check_no_password(*texts):
     for text in map(str, texts):
         assert MARK.lower() not in unquote(text).lower(), text
 
 
-def push(url):
+def push_one(url):
     with Queue(url, "q") as queue:
         queue.push(1)
 
@@ -40,16 +40,16 @@ def summary(url):
 def test_a_wrong_password_shows_nowhere(url_of, scheme, caplog):
     caplog.set_level(logging.DEBUG)
     url = url_of(scheme).replace("://", f"://me:{quote(PASSWORD, safe='')}@")
-    for call in (sizes, push, summary):
+    for call in (sizes, push_one, summary):
         with pytest.raises(StoreError) as caught:
             call(url)
         error = caught.value
         again = pickle.loads(pickle.dumps(error))
-        check(error, error.facts, again, again.facts, "".join(traceback.format_exception(error)))
+        check_no_password(error, error.facts, again, again.facts, "".join(traceback.format_exception(error)))
         assert str(error.facts["url"]).startswith(f"{scheme}://me:***@")
-    check(*doctor._check_database(url))
+    check_no_password(*doctor._check_database(url))
     for words in (["size", url, "--json"], ["peek", url, "q"], ["pop", url, "q"]):
         done = Run(*words)
         assert done.code == 1 and "***" in done.err and "password" in done.err
-        check(done.out, done.err)
-    check(caplog.text, *(vars(one) for one in caplog.records))
+        check_no_password(done.out, done.err)
+    check_no_password(caplog.text, *(vars(one) for one in caplog.records))

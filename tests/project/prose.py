@@ -1,4 +1,4 @@
-"""Check prose: README, CHANGELOG, docs, docstrings, comments, messages and help texts.
+"""Check prose: README, CHANGELOG, docs, docstrings, comments, messages and help texts; and the words of names.
 
 The rules are checks of proselint: its own, and those below. `make lint` runs this. It prints a line for each mistake,
 and fails if there is one.
@@ -25,7 +25,10 @@ from proselint.tools import LintFile
 ROOT = Path(__file__).parents[2]
 
 #: Folders of Python files that are checked. Markdown cells of notebooks are comments there.
-FOLDERS = ("spark_queue", "pyspark_queue", "bench", "jobs", "notebooks")
+FOLDERS = ("spark_queue", "pyspark_queue", "bench", "jobs", "notebooks", "tests")
+
+#: The folder in which strings are data, not messages. A string there is prose if it explains an `assert`.
+DATA = ROOT / "tests"
 
 #: The longest sentence, in words.
 LONGEST_SENTENCE = 25
@@ -49,6 +52,9 @@ WORDS = {
     r"(?:some|any|no)body|someone|anyone|no one": "a client, no client, another process",
     r"is over": "times out, ends",
 }
+
+#: Names that users know, so they stay: a field of the report of `spark-queue doctor`.
+PUBLIC = {("spark_queue/stores/types.py", "told")}
 
 #: Turns of phrase that are read twice, and what to write instead.
 TURNS = {
@@ -105,9 +111,31 @@ def prose_of_markdown(text: str) -> str:
     return blank(text, r"<[^>]*>|https?://\S+")
 
 
-def prose_of_python(source: str) -> Iterator[tuple[int, str, bool]]:
-    """Yield each docstring, comment and message: its line, its text, and whether it is made of sentences."""
+def names_of_python(source: str) -> Iterator[tuple[int, str]]:
+    """Yield each name that a file gives to a function, a class, an argument or a variable, with its line."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield node.lineno, name
+            case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()):
+                yield node.lineno, name
+
+
+def refused_words(name: str) -> Iterator[str]:
+    """Yield what to write instead of the words of a name that a reader of the field does not expect."""
+    text = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name).replace("_", " ").strip().lower()
+    for pattern, instead in WORDS.items():
+        if re.search(rf"\b(?:{pattern})\b", text):
+            yield instead
+
+
+def prose_of_python(source: str, *, data: bool = False) -> Iterator[tuple[int, str, bool]]:
+    """Yield each docstring, comment and message: its line, its text, and whether it is made of sentences.
+
+    `data`: strings are data, unless an `assert` has them as its message.
+    """
     nodes = list(ast.walk(ast.parse(source)))
+    explained = {part for node in nodes if isinstance(node, ast.Assert) and node.msg for part in ast.walk(node.msg)}
     documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
     docstrings = {
         node.body[0].value
@@ -118,7 +146,7 @@ def prose_of_python(source: str) -> Iterator[tuple[int, str, bool]]:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             if node in docstrings:
                 yield node.lineno, node.value, True
-            elif re.search(r"[A-Za-z]{2}\S* [A-Za-z]", node.value):
+            elif (node in explained or not data) and re.search(r"[A-Za-z]{2}\S* [A-Za-z]", node.value):
                 yield node.lineno, node.value, False
     comment: list[str] = []
     start = 0
@@ -144,8 +172,13 @@ def lint(path: Path) -> Iterator[str]:
     elif path.suffix == ".lua":
         parts = [(1, re.sub(r"^(?!\s*--).*$|^\s*--+", "", source, flags=re.MULTILINE), True)]
     else:
-        parts = prose_of_python(source)
+        parts = prose_of_python(source, data=path.is_relative_to(DATA))
+        for line, name in names_of_python(source):
+            known = (str(_shown(path)), name) in PUBLIC
+            for instead in () if known else refused_words(name):
+                yield f"{_shown(path)}:{line}: '{name}': {instead}. [ours.names]"
     for line, text, sentences in parts:
+        text = text.encode(errors="replace").decode()  # half of a surrogate pair is no text
         for found in LintFile(str(path), prose_of_markdown(text)).lint(CONFIG):
             if sentences or found.check_result.check_path != SENTENCES.path:
                 where = f"{_shown(path)}:{line + found.pos[0] - 1}"

@@ -111,7 +111,7 @@ class Module:
         return any(isinstance(node, ast.Raise) and node.exc is None for node in ast.walk(handler))
 
     def _errors_of(self, raised: ast.expr, name: str) -> set[str]:
-        """Return the classes of what a `raise` raises: a class, or what a function of this module returns."""
+        """Return the classes that a `raise` raises: a class, or the result of a function of this module."""
         call = raised.func if isinstance(raised, ast.Call) else raised
         if called := self._called(raised, name):
             if called.endswith("__init__"):

@@ -16,7 +16,7 @@ gate, against, commits = map(importlib.import_module, ("gate", "against", "commi
 @pytest.fixture
 def results(tmp_path, monkeypatch):
     """Write results of these ratios, and give their file."""
-    monkeypatch.setattr(gate, "BASELINE", tmp_path / "baseline.json")
+    monkeypatch.setattr(gate, "BASELINE", tmp_path / "baseline.json")  # the file of the benchmark
 
     def write(store="redis", **ratios):
         facts = {"setup": "2 cores", "when": "2026-01-01", "messages": 10, "rounds": 3}
@@ -27,7 +27,7 @@ def results(tmp_path, monkeypatch):
     return write
 
 
-def refused(capsys, *words):
+def refusal_of_gate(capsys, *words):
     """What the gate says that refuses to do anything."""
     with pytest.raises(SystemExit) as exit:
         gate.main(list(words))
@@ -53,11 +53,11 @@ def test_a_way_that_is_gone_fails(results, capsys):
 
 def test_nothing_in_common_is_no_success(results, capsys):
     gate.main([results(push=1.0), "--write"])
-    assert "no way of a store in common" in refused(capsys, results("sqlite", push=1.0))
+    assert "no way of a store in common" in refusal_of_gate(capsys, results("sqlite", push=1.0))
 
 
 def test_without_a_baseline_the_gate_says_how_to_make_one(results, capsys):
-    assert "create it from these results with --write" in refused(capsys, results(push=1.0))
+    assert "create it from these results with --write" in refusal_of_gate(capsys, results(push=1.0))
 
 
 def test_a_baseline_keeps_ratios_and_what_they_were_measured_on(results, tmp_path):
@@ -66,13 +66,13 @@ def test_a_baseline_keeps_ratios_and_what_they_were_measured_on(results, tmp_pat
     assert list(kept) == ["setup", "when", "messages", "rounds", "ratios"]
 
 
-def test_a_baseline_is_written_over_by_word_only_and_never_by_a_run_of_fewer_stores(results, capsys):
+def test_a_baseline_is_replaced_with_renew_only_and_never_by_a_run_of_fewer_stores(results, capsys):
     gate.main([results(push=1.0), "--write"])
-    assert "exists; replace it with --renew" in refused(capsys, results(push=0.1), "--write")
+    assert "exists; replace it with --renew" in refusal_of_gate(capsys, results(push=0.1), "--write")
     assert gate.main([results(push=0.1)]) == 1
     assert gate.main([results(push=0.1), "--renew"]) == 0
     assert gate.main([results(push=0.1)]) == 0
-    assert "has no results of redis" in refused(capsys, results("sqlite", push=1.0), "--renew")
+    assert "has no results of redis" in refusal_of_gate(capsys, results("sqlite", push=1.0), "--renew")
 
 
 # --- a commit beside its parent -------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ def test_a_way_that_one_side_lacks_is_not_compared():
     ],
 )
 def test_what_cannot_be_compared_is_refused_before_anything_runs(words, says, capsys):
-    assert says in refused(capsys, *words)
+    assert says in refusal_of_gate(capsys, *words)
 
 
 #: Each push takes five times as long, on a machine of any speed: other work may slow either side.

@@ -16,20 +16,20 @@ growth = importlib.import_module("growth")
 report = importlib.import_module("report")
 
 
-def urls(tmp_path):
+def sqlite_urls(tmp_path):
     return {"sqlite": f"sqlite:///{tmp_path}/queues.db"}
 
 
 @pytest.fixture
 def small(monkeypatch):
-    """So few messages that a round is over at once."""
-    monkeypatch.setattr(curves, "READY", 100)
-    monkeypatch.setattr(curves, "SINGLE_RESERVES", 2)
+    """So few messages that a round ends at once."""
+    monkeypatch.setattr(curves, "READY", 100)  # a small benchmark
+    monkeypatch.setattr(curves, "SINGLE_RESERVES", 2)  # a small benchmark
 
 
 @pytest.mark.parametrize("name", [one for one in curves.CURVES if one != "consumers"])
 def test_a_measurement_leaves_each_queue_as_it_was_and_a_curve_leaves_nothing(small, tmp_path, name):
-    made = curves.CURVES[name](urls(tmp_path)["sqlite"], tmp_path, 40)
+    made = curves.CURVES[name](sqlite_urls(tmp_path)["sqlite"], tmp_path, 40)
     sizes = [1 if name == "queues" else 50, 120]
     made.prepare(sizes)
     before = {size: point.store.sizes(point.queue) for size, point in made.points.items()}
@@ -41,13 +41,13 @@ def test_a_measurement_leaves_each_queue_as_it_was_and_a_curve_leaves_nothing(sm
 
 
 def test_consumers_in_processes_of_their_own_drain_everything(tmp_path):
-    found = growth.measure("consumers", urls(tmp_path), tmp_path, {"sqlite": [1, 2]}, 100, 1)
+    found = growth.measure("consumers", sqlite_urls(tmp_path), tmp_path, {"sqlite": [1, 2]}, 100, 1)
     assert set(found.operations("sqlite")) == {"reserve a hundred", "drain"}
     assert list(tmp_path.iterdir()) == []
 
 
 def test_many_queues_are_there_while_they_are_measured(small, tmp_path, monkeypatch):
-    made = curves.Queues(urls(tmp_path)["sqlite"], tmp_path, 40)
+    made = curves.Queues(sqlite_urls(tmp_path)["sqlite"], tmp_path, 40)
     made.prepare([1, 5])
     seen = []
     monkeypatch.setattr(made, "measure", lambda point, size: seen.append(len(point.store.queues())) or {})
@@ -65,7 +65,7 @@ def test_messages_have_the_bytes_that_they_are_to_have():
     assert len(made._texts(1_000_000)) == 33 + curves.SINGLE_RESERVES
 
 
-def test_what_a_curve_tells_is_the_median_of_the_ratios_within_a_round():
+def test_a_curve_has_the_median_of_the_ratios_within_a_round():
     rounds = [{size: {"push": weather * cost} for size, cost in ((10, 1.0), (1000, 3.0))} for weather in (1, 20, 2)]
     found = growth.Grown("backlog", {"redis": rounds})
     assert found.ratio("redis", 1000, "push") == 3.0
@@ -73,12 +73,12 @@ def test_what_a_curve_tells_is_the_median_of_the_ratios_within_a_round():
     assert found.table("redis")[-1] == ("1,000", "0/s (3.0)")
 
 
-def test_a_call_is_told_in_ms_and_a_message_by_the_second():
+def test_a_call_is_shown_in_ms_and_a_message_per_second():
     assert growth.shown("sizes", 0.0123) == "12.30 ms"
     assert growth.shown("push", 0.0001) == "10,000/s"
 
 
-def test_heavy_sizes_are_measured_by_word_only():
+def test_heavy_sizes_are_measured_on_request_only():
     assert curves.Backlog.chosen("redis")[-1] == 1_000_000
     assert curves.Backlog.chosen("redis", full=True)[-1] == 10_000_000
     assert curves.Backlog.chosen("redis", full=True, most=100_000) == [10_000, 100_000]

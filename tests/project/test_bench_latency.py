@@ -14,14 +14,14 @@ latency = importlib.import_module("latency")
 
 
 def test_a_waiting_client_takes_every_message_after_the_push_that_brought_it(monkeypatch, tmp_path):
-    monkeypatch.setattr(latency, "TO_CLIENT", (0.01, 0.02))
+    monkeypatch.setattr(latency, "TO_CLIENT", (0.01, 0.02))  # a benchmark's target
     found = latency.to_client(f"sqlite:///{tmp_path}/queues.db", "q", 3)
     assert [len(taken) for taken in found.values()] == [3, 3, 3], "those before are not counted"
     assert all(0 < ms < latency.TIMEOUT_S * 1000 for what in ("push", "client") for ms in found[what])
 
 
 def test_the_bare_driver_inserts_and_claims_each_message_alone(monkeypatch, tmp_path):
-    monkeypatch.setattr(latency, "TO_CLIENT", (0.0, 0.001))
+    monkeypatch.setattr(latency, "TO_CLIENT", (0.0, 0.001))  # a benchmark's target
     taken = latency.by_driver("sqlite", "", tmp_path, 3)
     assert len(taken) == 3 and all(0 < ms < latency.TIMEOUT_S * 1000 for ms in taken)
     assert not list(tmp_path.iterdir()), "what it made is removed"
@@ -54,10 +54,10 @@ def test_spark_is_compared_within_a_round_and_times_are_those_of_all_rounds():
             "queue": [weather * times] * 3,
         }
 
-    told = latency.summary([round_of(100.0, 1.2), round_of(1000.0, 1.1), round_of(200.0, 2.0)])
-    assert told["times"] == pytest.approx(1.2)
-    assert told["source"] == {"median": 200.0, "p99": 1000.0}
-    head, row = latency.table({"redis": told})
+    reported = latency.summary([round_of(100.0, 1.2), round_of(1000.0, 1.1), round_of(200.0, 2.0)])
+    assert reported["times"] == pytest.approx(1.2)
+    assert reported["source"] == {"median": 200.0, "p99": 1000.0}
+    head, row = latency.table({"redis": reported})
     assert len(head) == len(row) and row == (
         "redis",
         "1.0, 1.0",

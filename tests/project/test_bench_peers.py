@@ -30,15 +30,15 @@ def test_a_document_has_100_bytes(number):
 
 
 def test_documents_come_in_chunks_and_none_is_missing(monkeypatch):
-    monkeypatch.setattr(job, "MESSAGES", 25)
+    monkeypatch.setattr(job, "MESSAGES", 25)  # a short job
     chunks = list(job.payloads(10))
     assert [len(one) for one in chunks] == [10, 10, 5]
     assert [one["n"] for chunk in chunks for one in chunk] == list(range(25))
 
 
 def test_a_job_is_noted_in_the_tally_of_its_process(monkeypatch, tmp_path):
-    monkeypatch.setattr(job, "MESSAGES", 3)
-    monkeypatch.setattr(job, "TALLIES", str(tmp_path))
+    monkeypatch.setattr(job, "MESSAGES", 3)  # a short job
+    monkeypatch.setattr(job, "TALLIES", str(tmp_path))  # a folder of the test
     monkeypatch.setattr(job, "_tally", None)
     for number in (2, "0", 2):
         job.done({"n": number})
@@ -54,15 +54,15 @@ def test_a_drain_lasts_from_the_first_to_the_last_job_of_all_processes():
 
 
 @pytest.mark.parametrize(
-    ("tallies", "told"),
+    ("tallies", "expected"),
     [
         ([tally(1, 2, 1, 0, 0)], "2 jobs ran 0 times"),
         ([tally(1, 2, 1, 1, 2)], "1 jobs ran 2 times"),
         ([tally(1, 2, 1, 1, 0), tally(1, 2, 1, 0, 0)], "1 jobs ran 0 times, 1 jobs ran 2 times"),
     ],
 )
-def test_a_drain_counts_only_if_each_job_ran_exactly_once(tallies, told):
-    with pytest.raises(ValueError, match=f"^{told}$"):
+def test_a_drain_counts_only_if_each_job_ran_exactly_once(tallies, expected):
+    with pytest.raises(ValueError, match=f"^{expected}$"):
         peers.seconds(tallies)
 
 
@@ -103,7 +103,7 @@ def test_a_peer_that_is_not_there_names_the_make_target(monkeypatch, tmp_path):
         peers.ready("rfq", {})
 
 
-def test_what_is_told_of_a_peer_are_medians():
+def test_a_peer_is_reported_by_medians():
     rounds = [peers.Run(push=measured(push), drain=measured(2 * push), version="1.0") for push in (1.0, 4.0, 2.0)]
     push, drain = cli.summary(rounds).split("; ")
     assert push.startswith("push 50/s, CPU 20,000 s and of the server 10,000 s per million")

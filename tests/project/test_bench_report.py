@@ -38,7 +38,7 @@ def found():
     return report.Results(facts, {"redis": rounds}, {"redis": {"rq": peer}}, {"celery": "celery stalled\nits log"})
 
 
-def test_a_peer_is_told_with_its_ratio_its_jobs_and_its_settings(found):
+def test_a_peer_is_shown_with_its_ratio_its_jobs_and_its_settings(found):
     assert found.times("redis", "rq") == {LAYOUT: 25.0, "buckets": 200.0}
     text = report.as_text(found)
     (line,) = (one for one in text.splitlines() if one.startswith("rq "))
@@ -55,7 +55,7 @@ def test_settings_that_peers_share_stand_once(found):
     assert celery.startswith("* celery was not measured")
 
 
-def test_a_peer_that_failed_is_told_and_not_measured(found):
+def test_a_peer_that_failed_is_reported_and_not_measured(found):
     assert "celery was not measured: celery stalled" in report.as_text(found)
     assert list(found.as_json()["peers"]["redis"]) == ["rq"]
 
@@ -152,9 +152,9 @@ def test_what_is_drawn_are_the_numbers_of_the_page(found, tmp_path):
     }  # fmt: skip
     assert list(bars.rates.values()) == sorted(bars.rates.values(), reverse=True)
     assert bars.ours == ours
-    told = charts.conditions(store, peers, page)
+    reported = charts.conditions(store, peers, page)
     for fact in ("2 cores", "5,000 jobs", "250,000 messages", "batches find their size"):
-        assert fact in told
+        assert fact in reported
 
 
 def test_a_curve_is_what_stands_in_brackets():

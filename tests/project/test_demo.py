@@ -32,7 +32,7 @@ def checkout(tmp_path):
     return tmp_path
 
 
-def run(folder, *command):
+def run_in(folder, *command):
     env = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(ROOT)}
     env["COLUMNS"] = "120"
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=900, check=False)
@@ -42,19 +42,19 @@ def run(folder, *command):
 
 def demo(folder, flights, *args):
     """Run the demo, and return what it prints."""
-    done = run(folder, sys.executable, "jobs/demo.py", *args)
-    told = done.stdout
+    done = run_in(folder, sys.executable, "jobs/demo.py", *args)
+    reported = done.stdout
     written = rf"^3\. {flights:,} flights written to the queue departures in .* flights written per second\)$"
-    assert re.search(written, told, re.M)
-    assert re.search(r"messages read and [\d,]+ written by 7 exchanges.* messages read per second\)$", told, re.M)
-    assert not re.search(r"\d/s", told), "each rate says what it measures"
-    assert "Every flight is where it belongs, once" in told
-    assert told.count("ok │") == 12 and "FAILED" not in told
-    assert re.search(rf"all flights, each once +│ +{flights:,} │ +{flights:,} │ +0 │ ok", told)
-    assert re.search(r"airport/__too_many_hops__ +│ +[1-9]", told), "some flights have no plane"
+    assert re.search(written, reported, re.M)
+    assert re.search(r"messages read and [\d,]+ written by 7 exchanges.* messages read per second\)$", reported, re.M)
+    assert not re.search(r"\d/s", reported), "each rate says what it measures"
+    assert "Every flight is where it belongs, once" in reported
+    assert reported.count("ok │") == 12 and "FAILED" not in reported
+    assert re.search(rf"all flights, each once +│ +{flights:,} │ +{flights:,} │ +0 │ ok", reported)
+    assert re.search(r"airport/__too_many_hops__ +│ +[1-9]", reported), "some flights have no plane"
     a_process_was_killed_and_its_query_runs_again(done)
-    the_picture_has_the_counts(folder, flights, told)
-    return told
+    the_picture_has_the_counts(folder, flights, reported)
+    return reported
 
 
 def a_process_was_killed_and_its_query_runs_again(done):
@@ -71,8 +71,8 @@ def a_process_was_killed_and_its_query_runs_again(done):
     assert "query by_delay has failed and starts again" in done.stderr, "Spark has lost the process"
 
 
-def the_picture_has_the_counts(folder, flights, told):
-    (path,) = re.findall(r"^Its picture, with the messages that went along each edge: (.*)$", told, re.M)
+def the_picture_has_the_counts(folder, flights, output):
+    (path,) = re.findall(r"^Its picture, with the messages that went along each edge: (.*)$", output, re.M)
     drawn = ElementTree.parse(folder / path).getroot()
     texts = {
         str(one.findtext(f"{SVG}title")): re.sub(
@@ -82,12 +82,12 @@ def the_picture_has_the_counts(folder, flights, told):
         if one.get("class") in ("node", "edge")
     }
     assert texts["q airport/departures->x by_delay"] == f"{flights:,}", "a batch that came again is counted once"
-    found = dict(re.findall(r"^│ (\S+/\S+) +│ +[\d,]+ │ +([\d,]+) │", told, re.M))
+    found = dict(re.findall(r"^│ (\S+/\S+) +│ +[\d,]+ │ +([\d,]+) │", output, re.M))
     assert len(found) == 10
     for queue, number in found.items():
         assert texts[f"q {queue}"] == f"{queue}{number}ready"
         assert any(text.startswith(number) for edge, text in texts.items() if edge.endswith(f"->q {queue}"))
-        assert f"{queue} ({number} ready)" in told, "so has the graph as text"
+        assert f"{queue} ({number} ready)" in output, "so has the graph as text"
 
 
 @pytest.mark.skipif(not shutil.which("make"), reason="no make here")
@@ -108,8 +108,8 @@ def test_quick_is_a_tenth_of_the_flights(words, flights):
 def test_progress_is_shown_again_while_nothing_new_comes_and_ends_with_the_result(monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(ROOT / "jobs"))
     demo, job = importlib.import_module("demo"), importlib.import_module("_job")
-    monkeypatch.setattr(job, "TICK", 0.01)
-    monkeypatch.setattr(job, "LINE", 0.0)
+    monkeypatch.setattr(job, "TICK", 0.01)  # a short demo
+    monkeypatch.setattr(job, "LINE", 0.0)  # a short demo
     said = []
 
     def repeated(line):
@@ -135,13 +135,13 @@ def test_the_demo_of_a_sample(checkout):
 @pytest.mark.full
 @pytest.mark.timeout(1_800)
 def test_the_demo_of_all_flights_and_what_it_says_is_next(checkout):
-    told = demo(checkout, ALL)
-    graph, push, exchange = (shlex.split(line) for line in told.split("let them flow:\n")[1].strip().splitlines())
-    assert "airport/__no_route__ (" in run(checkout, *graph).stdout
-    assert f"{ALL:,} rows pushed" in run(checkout, *push).stderr
+    reported = demo(checkout, ALL)
+    graph, push, exchange = (shlex.split(line) for line in reported.split("let them flow:\n")[1].strip().splitlines())
+    assert "airport/__no_route__ (" in run_in(checkout, *graph).stdout
+    assert f"{ALL:,} rows pushed" in run_in(checkout, *push).stderr
     page = (ROOT / "docs" / "exchanges.md").read_text()
     written = re.findall(r"^\$ python (jobs/exchange.py .*)$", page, re.MULTILINE)
     assert " ".join(exchange[1:4]) == written[0], "the docs have the same, with checkpoints of its own"
-    facts = json.loads(run(checkout, *exchange, "--json").stdout)
+    facts = json.loads(run_in(checkout, *exchange, "--json").stdout)
     assert facts["exchanges"]["by_delay"]["received"] == ALL
     assert {one["state"] for one in facts["exchanges"].values()} == {"finished"}

@@ -79,14 +79,14 @@ def test_the_snippets_of_a_page_run(page, tmp_path, served):
             found = queue.sizes()
         assert (found.scheduled, found.total) == (1, 1 + held), "the late flight is tried again later"
     if page.name == "history.md":
-        told = [line.split(" ", 1) for line in done.stdout.splitlines() if line[:2] in ("5 ", "0 ", "1 ")]
-        assert [number for number, _ in told] == ["5", "5", "0", "1"], done.stdout
+        reported = [line.split(" ", 1) for line in done.stdout.splitlines() if line[:2] in ("5 ", "0 ", "1 ")]
+        assert [number for number, _ in reported] == ["5", "5", "0", "1"], done.stdout
         assert "no such flight: UA 5" in done.stdout
 
 
 @pytest.mark.full
 def test_the_jobs_of_the_docs_run_as_written(tmp_path):
-    """But for that of the graph, which test_demo.py runs."""
+    """All but that of the graph, which test_demo.py runs."""
     page = (ROOT / "docs" / "jobs.md").read_text()
     commands = re.findall(r"^\$ python (jobs/(?:push|drain)\.py.*)$", page, re.MULTILINE)
     assert len(commands) == 2

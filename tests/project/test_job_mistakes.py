@@ -17,8 +17,8 @@ job = importlib.import_module("_job")
 Q = ["--queue", "q", "--url", "sqlite:///q.db"]
 
 
-def run(folder, name, *args):
-    """Run a job where there is no Java, so that one that reaches Spark cannot go on."""
+def run_job(folder, name, *args):
+    """Run a job without Java, so that one that reaches Spark cannot go on."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "SPARK"))}
     environ["JAVA_HOME"] = str(folder / "no-java")
     return subprocess.run(
@@ -53,8 +53,8 @@ def folder(tmp_path):
         (["flights.csv", *Q], 2, "Spark needs Java 17 or later: install it, or set JAVA_HOME to its folder"),
     ],
 )  # fmt: skip
-def test_push_tells_a_mistake_before_spark_starts(folder, args, code, message):
-    done = run(folder, "push.py", *args)
+def test_push_reports_a_mistake_before_spark_starts(folder, args, code, message):
+    done = run_job(folder, "push.py", *args)
     assert (done.returncode, done.stdout) == (code, "")
     assert "push.py: " in done.stderr and message in done.stderr
     assert "Traceback" not in done.stderr
@@ -79,15 +79,15 @@ def test_push_tells_a_mistake_before_spark_starts(folder, args, code, message):
         (["--to", "noop", "--option", "reserveTimeout=1"], "option 'reserveTimeout' is '1' but must be a duration"),
     ],
 )
-def test_drain_tells_a_mistake_before_spark_starts(folder, args, message):
-    done = run(folder, "drain.py", *Q, *args)
+def test_drain_reports_a_mistake_before_spark_starts(folder, args, message):
+    done = run_job(folder, "drain.py", *Q, *args)
     assert (done.returncode, done.stdout) == (2, "")
     assert "drain.py: " in done.stderr and message in done.stderr
 
 
 @pytest.mark.parametrize("name", ["push.py", "drain.py", "executor.py", "heartbeat.py"])
 def test_help_shows_examples(folder, name):
-    done = run(folder, name, "--help")
+    done = run_job(folder, name, "--help")
     assert done.returncode == 0
     assert f"Examples:\n  python jobs/{name} " in done.stdout
 
@@ -102,7 +102,7 @@ def test_help_shows_examples(folder, name):
         ("", ("RuntimeError", 1)),
     ],
 )  # fmt: skip
-def test_an_error_that_spark_hands_on_is_told_in_one_line(text, answer):
+def test_an_error_that_spark_hands_on_is_shown_in_one_line(text, answer):
     assert job.diagnosis(RuntimeError(text)) == answer
 
 
@@ -122,17 +122,17 @@ def test_an_error_that_spark_hands_on_is_told_in_one_line(text, answer):
         ("heartbeat.py", ["x", *Q], "the following arguments are required: --conf"),
     ],
 )
-def test_jobs_of_events_tell_a_mistake_before_spark_starts(folder, name, args, message):
+def test_jobs_of_events_report_a_mistake_before_spark_starts(folder, name, args, message):
     (folder / "bad.yaml").write_text("executors:\n  - {source: s, type: t}\n")
     (folder / "lost.yaml").write_text("executors:\n  - {source: s, type: t, function: nowhere:f}\n")
     (folder / "beat.yaml").write_text("heartbeats:\n  - {id: OneMinute, type: t}\n")
-    done = run(folder, name, *args)
+    done = run_job(folder, name, *args)
     assert (done.returncode, done.stdout) == (2, "")
     assert f"{name}: " in done.stderr and message in done.stderr
 
 
 def test_a_heartbeat_ticks_without_spark(folder):
     (folder / "beat.yaml").write_text("heartbeats:\n  - {id: OneMinute, type: t}\n")
-    done = run(folder, "heartbeat.py", "OneMinute", *Q, "--conf", "beat.yaml", "--json")
+    done = run_job(folder, "heartbeat.py", "OneMinute", *Q, "--conf", "beat.yaml", "--json")
     assert done.returncode == 0 and '"events": 1' in done.stdout
     assert "1 event of heartbeat OneMinute created in q" in done.stderr

@@ -87,9 +87,9 @@ def stop(process, number, when):
     wait_until(lambda: process.poll() is not None or when(), 240)
     assert process.poll() is None, process.communicate()
     process.send_signal(number)
-    said, told = process.communicate(timeout=300)
-    assert str(JOBS) not in told  # no traceback of the job; Spark 4.1 shows one of its own reader process
-    return process.returncode, said, told
+    said, reported = process.communicate(timeout=300)
+    assert str(JOBS) not in reported  # no traceback of the job; Spark 4.1 shows one of its own reader process
+    return process.returncode, said, reported
 
 
 # --- push -----------------------------------------------------------------------------------------------------------
@@ -136,8 +136,8 @@ def test_a_push_of_columns_that_are_missing_pushes_nothing(jobs):
     assert jobs.sizes().total == 0
     with pytest.raises(Exception, match="nothing of this batch was pushed") as failed:
         jobs.push(jobs.file("bad.json", '{"a": 1}\n{"a"\n'))
-    told, code = job.diagnosis(failed.value)
-    assert code == 1 and re.fullmatch(rf"queue '{jobs.name}', row with id .* is not JSON .*", told)
+    reported, code = job.diagnosis(failed.value)
+    assert code == 1 and re.fullmatch(rf"queue '{jobs.name}', row with id .* is not JSON .*", reported)
     assert jobs.sizes().total == 0
 
 
@@ -209,10 +209,10 @@ def test_a_drain_that_is_stopped_goes_on_where_it_was(jobs):
     jobs.push(jobs.file("n.txt", "".join(f"{n}\n" for n in range(20_000))))
     target = ["--to", "parquet", "--path", str(jobs.folder / "out"), "--max-records", "500"]
     running = jobs.start(sys.executable, str(JOBS / "drain.py"), *target, "--json")
-    code, said, told = stop(running, signal.SIGINT, lambda: jobs.sizes().total < 18_000)
+    code, said, reported = stop(running, signal.SIGINT, lambda: jobs.sizes().total < 18_000)
     first = json.loads(said)
-    assert code == 0 and first["stopped"] == "SIGINT" and 0 < first["messages"] < 20_000, told
-    assert f"stopped: {first['messages']:,} messages of {jobs.name}" in told
+    assert code == 0 and first["stopped"] == "SIGINT" and 0 < first["messages"] < 20_000, reported
+    assert f"stopped: {first['messages']:,} messages of {jobs.name}" in reported
     assert jobs.sizes().total == 20_000 - first["messages"]
     second = jobs.drain(*target[:-1], 20_000, "--available-now")
     assert jobs.sizes().total == 0 and second["messages"] + first["messages"] == 20_000
@@ -234,9 +234,9 @@ def test_a_drain_without_checkpoint_gives_back_what_it_held(jobs):
 def test_a_push_that_is_stopped_leaves_nothing(jobs):
     rows = jobs.file("n.csv", "id,text\n" + "".join(f"{n},x\n" for n in range(400_000)))
     running = jobs.start(sys.executable, str(JOBS / "push.py"), str(rows), "--json")
-    code, said, told = stop(running, signal.SIGINT, lambda: jobs.staged() > 0)
+    code, said, reported = stop(running, signal.SIGINT, lambda: jobs.staged() > 0)
     assert (code, json.loads(said)["rows"], jobs.sizes().total, jobs.staged()) == (130, 0, 0, 0)
-    assert "stopped: nothing pushed" in told
+    assert "stopped: nothing pushed" in reported
 
 
 @pytest.mark.full
@@ -244,10 +244,10 @@ def test_a_push_at_least_once_that_is_stopped_can_be_repeated(jobs):
     rows = jobs.file("n.csv", "id,text\n" + "".join(f"{n},x\n" for n in range(400_000)))
     often = ("--option", "delivery=at-least-once")
     running = jobs.start(sys.executable, str(JOBS / "push.py"), str(rows), "--id", "id", "--json", *often)
-    code, said, told = stop(running, signal.SIGINT, lambda: jobs.sizes().total > 0)
+    code, said, reported = stop(running, signal.SIGINT, lambda: jobs.sizes().total > 0)
     there = jobs.sizes().total
     assert code == 130 and json.loads(said)["rows"] == there < 400_000
-    assert f"stopped: about {there:,} rows pushed to {jobs.name}" in told
+    assert f"stopped: about {there:,} rows pushed to {jobs.name}" in reported
     assert jobs.push(rows, "--id", "id")["holds"]["ready"] == 400_000
 
 
@@ -259,8 +259,8 @@ def test_a_drain_under_spark_submit(jobs):
     running = jobs.start(
         str(submit), "--master", "local[2]", "--conf", "spark.ui.enabled=false", str(JOBS / "drain.py"), *args
     )
-    said, told = running.communicate(timeout=300)
-    assert running.returncode == 0, told
+    said, reported = running.communicate(timeout=300)
+    assert running.returncode == 0, reported
     assert "|WN|" in said.replace(" ", "")
     assert json.loads(said.splitlines()[-1])["messages"] == 2  # spark-submit sends all that a job says to stdout
     assert jobs.sizes().total == 0
@@ -314,12 +314,12 @@ def test_a_graph_is_run_until_all_is_routed(jobs, graph):
     assert sorted(one.name for one in root.iterdir()) == ["back", "split"]
 
 
-def test_what_is_wrong_with_a_graph_is_told_before_spark_starts(jobs, graph):
-    for args, told in (
+def test_mistakes_of_a_graph_are_reported_before_spark_starts(jobs, graph):
+    for args, expected in (
         (["nope.yaml"], "nope.yaml: no such file"),
         ([graph, "--only", "splitt"], "has no step 'splitt'; did you mean 'split'?"),
     ):
-        with pytest.raises(UsageError, match=re.escape(told)):
+        with pytest.raises(UsageError, match=re.escape(expected)):
             exchange.prepare(exchange.parser().parse([str(one) for one in args]))
     graph.write_text(graph.read_text().replace("max_hops: 3", "max_hop: 3"))
     with pytest.raises(UsageError, match=r"line 9, max_hop: unknown key; did you mean 'max_hops'\?"):
@@ -331,9 +331,9 @@ def test_a_graph_that_is_stopped_ends_well(jobs, graph):
     root = str(jobs.folder / "checkpoints")
     running = jobs.start_alone(str(JOBS / "exchange.py"), str(graph), "--checkpoint-root", root, "--json")
     jobs.push(jobs.file("n.json", '{"n": 8}\n'))
-    code, said, told = stop(running, signal.SIGTERM, lambda: jobs.sizes().total == 0)
-    assert code == 0, told
+    code, said, reported = stop(running, signal.SIGTERM, lambda: jobs.sizes().total == 0)
+    assert code == 0, reported
     facts = json.loads(said)
     assert facts["stopped"] == "SIGTERM"
     assert facts["exchanges"]["split"]["state"] == "stopped"
-    assert "a message leaves it after 3 hops" in told
+    assert "a message leaves it after 3 hops" in reported

@@ -28,7 +28,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 pytestmark = pytest.mark.xdist_group("dist")
 
 
-def run(*command: object, cwd: Path, env: dict[str, str] | None = None, timeout: int = 280) -> str:
+def run_tool(*command: object, cwd: Path, env: dict[str, str] | None = None, timeout: int = 280) -> str:
     call = [str(one) for one in command]
     done = subprocess.run(call, cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -39,7 +39,7 @@ def run(*command: object, cwd: Path, env: dict[str, str] | None = None, timeout:
 def dist(tmp_path_factory):
     """A folder with the wheel and the sdist, built as `make dist` does; the wheel is built from the sdist."""
     folder = tmp_path_factory.mktemp("dist")
-    run(sys.executable, "-m", "build", "--outdir", folder, ROOT, cwd=folder)
+    run_tool(sys.executable, "-m", "build", "--outdir", folder, ROOT, cwd=folder)
     return folder
 
 
@@ -70,7 +70,7 @@ PACKAGE = (
 
 
 def test_twine_accepts_both(dist):
-    said = run(sys.executable, "-m", "twine", "--no-color", "check", "--strict", *dist.iterdir(), cwd=dist)
+    said = run_tool(sys.executable, "-m", "twine", "--no-color", "check", "--strict", *dist.iterdir(), cwd=dist)
     assert said.count("PASSED") == 2, said
 
 
@@ -184,7 +184,7 @@ def requirements(extra: str) -> list[str]:
 
 @pytest.mark.parametrize("extra", MODULES_OF_EXTRAS)
 def test_an_extra_alone_is_enough_for_its_module(extra, tmp_path):
-    run(sys.executable, "-c", IMPORT, MODULES_OF_EXTRAS[extra], *requirements(extra), cwd=tmp_path)
+    run_tool(sys.executable, "-c", IMPORT, MODULES_OF_EXTRAS[extra], *requirements(extra), cwd=tmp_path)
 
 
 def test_the_extra_connect_has_the_packages_that_spark_connect_asks_for():
@@ -240,12 +240,12 @@ def test_the_quickstart_runs_from_the_wheel_in_an_empty_environment_that_is_not_
     venv.create(tmp_path / "env", with_pip=True)
     env = plain_environment()
     quiet = ("--quiet", "--disable-pip-version-check")
-    run(python, "-m", "pip", "install", *quiet, f"{wheel}[spark]", cwd=tmp_path, env=env, timeout=1500)
+    run_tool(python, "-m", "pip", "install", *quiet, f"{wheel}[spark]", cwd=tmp_path, env=env, timeout=1500)
     (tmp_path / "elsewhere").mkdir()
     program = tmp_path / "elsewhere" / "quickstart.py"
     program.write_text(quickstart())
     assert len(program.read_text().splitlines()) <= 15
-    said = run(python, program.name, cwd=program.parent, env=env)
+    said = run_tool(python, program.name, cwd=program.parent, env=env)
     rows = shown(program.read_text())
     assert rows
     for begin in rows:

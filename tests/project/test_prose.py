@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.project.prose import LONGEST_SENTENCE, lint
+from tests.project.prose import DATA, LONGEST_SENTENCE, lint, prose_of_python
 
 
 def mistakes(path, text):
@@ -53,7 +53,28 @@ def test_docstrings_comments_and_messages_are_read(tmp_path):
     return f"queue {told} has so many rows"\n'''
     path = tmp_path / "module.py"
     path.write_text(source)
-    assert [line.split(":")[1] for line in lint(path)] == ["1", "7", "10", "4"]
+    assert [line.split(":")[1] for line in lint(path)] == ["4", "1", "7", "10", "4"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "def test_nobody_waits(): ...",
+        "class SoMany: ...",
+        "told = 1",
+        "def call(by_hand): ...",
+        "for _tell in x: ...",
+    ],
+)
+def test_a_private_word_in_a_name_is_found(tmp_path, line):
+    assert mistakes(tmp_path / "module.py", line + "\n") == ["ours.names"]
+
+
+def test_strings_of_tests_are_data_unless_an_assert_shows_them():
+    source = 'text = "somebody waits"\nassert text, f"{text} or nobody waits"\n'
+    assert [text for _, text, _ in prose_of_python(source, data=True)] == [" or nobody waits"]
+    assert len([*prose_of_python(source)]) == 2
+    assert DATA.name == "tests"
 
 
 def test_comments_of_lua_are_read(tmp_path):

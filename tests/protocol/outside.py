@@ -90,7 +90,7 @@ def outside(state: State, world: World, rules: Rules) -> Iterator[tuple[Step, St
 
 
 def _recovered(state: State, epoch: int, queue: int, *, settled: bool = True) -> Iterator[tuple[Step, State]]:
-    """Recover an epoch that nobody runs: commit the messages that its query has written, release the others."""
+    """Recover an epoch that no process runs: commit the messages that its query has written, release the others."""
     tags = [one.tag for one in state.messages if isinstance(one, Held)]
     held = state.held(*(tag for tag in tags if (tag.epoch, tag.queue) == (epoch, queue)))
     note = state.note(epoch, queue)

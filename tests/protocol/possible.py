@@ -82,7 +82,7 @@ def _of_process(state: State, step: Step, own: Sequence[str], driver: Driver, wo
         if any(one.startswith(("gives back", "removes")) for one in own):
             return False  # the code gives back first
         if driver.fresh and any(state.messages[n] == Held(tag, "ended") for n in state.held(tag)):
-            return False  # a part of the batch: where it is taken a second time, the code counts it twice, and fails
+            return False  # a part of the batch: if it is taken a second time, the code counts it twice, and fails
         if world.combine == "zip" and world.queues > 1 and not driver.queue and not _ready(state, world):
             return False
         return all(_in_turn(state, queue, world.most) for queue in range(world.queues))
@@ -90,7 +90,7 @@ def _of_process(state: State, step: Step, own: Sequence[str], driver: Driver, wo
         # A sink that is ahead refuses the batch before it publishes what was decided.
         return ledger.batch <= driver.batch or not pending
     if driver.step == "publish":
-        # The code looks again, where it has skipped a batch; and it publishes its own batch alone.
+        # The code looks again if it has skipped a batch; and it publishes its own batch alone.
         return ledger.batch == driver.batch or (driver.attempt >= 0 and not pending)
     return True
 

@@ -24,10 +24,7 @@ from spark_queue import FencedError
 from spark_queue.admin import common
 from spark_queue.errors import StoreUnavailable
 from spark_queue.options.roles import parse_options
-from spark_queue.spark.read import fetch as share
-from spark_queue.spark.read import lease_renewer as keeper
-from spark_queue.spark.read import multi_input, opening
-from spark_queue.spark.read import prefetch as ahead
+from spark_queue.spark.read import fetch, lease_renewer, opening, prefetch
 from spark_queue.spark.read.abandoned import AbandonedEpochs
 from spark_queue.spark.read.batches import Batches
 from spark_queue.spark.read.consumer import Consumer
@@ -37,12 +34,16 @@ from spark_queue.spark.read.offsets import batch_of as batch_of_offset
 from spark_queue.spark.read.queue_input import QueueInput
 from spark_queue.stores import named, open_store
 from spark_queue.stores.base import Store
-from spark_queue.stores.services import owner
+from spark_queue.stores.conformance.limits import limits_of
 from spark_queue.stores.services.ledger import LEDGER_PREFIX, batch_of
 from spark_queue.stores.services.owner import Batch
 from spark_queue.stores.services.ownership import Ownership
 from spark_queue.stores.services.publishing import Publisher
 from tests.spark.drive import TEXT, Write, task
+
+#: Limits of processes that stand still for a part of a second: no heartbeat, and no lease is renewed. A query that
+#: stands still may hold messages, and readers of several inputs do not wait for its heartbeat.
+STILL = {"heartbeat": 3_600, "owner_timeout_ms": 3_600_000, "order_timeout": 0}
 
 #: Seconds that a step may take.
 PATIENCE = 60
@@ -136,7 +137,7 @@ class Process:
         self._killed = self._fails = False
         self.in_task = False  # whether it is a task that reads
         self._go, self._stands = threading.Semaphore(0), threading.Semaphore(0)
-        share._bind_once.cache_clear()  # each process has workers of its own
+        fetch._bind_once.cache_clear()  # each process has workers of its own
         self._thread = threading.Thread(target=self._run, name="a query", daemon=True)
         self._thread.start()
         self._wait()
@@ -284,15 +285,15 @@ class _Clients:
 
     def __init__(self) -> None:
         self._free: defaultdict[str, list[Store]] = defaultdict(list)
-        # Held until the end: one that is collected with the generator of a driver that crashed would come back here
-        # from the generator's `finally`, with sockets that are closed already.
+        # Held until the end: one could be collected with the generator of a crashed driver. Then it would come back
+        # here from the `finally` of the generator, with sockets that are closed already.
         self._all: list[Store] = []
 
     def open(self, url: str, *, retry_timeout: int = 5_000, create: bool = True) -> Store:
-        """Return a client that nobody uses; `close` gives it back."""
+        """Return a client that is not in use; `close` gives it back."""
         free = self._free[url]
         if not free:
-            store = open_store(url)
+            store = open_store(url, limits=limits_of(url, **STILL))
             self._all.append(store)
             store.close = lambda: free.append(store)  # type: ignore[method-assign]
             return store
@@ -339,19 +340,14 @@ def points() -> Iterator[None]:
         before(Batches, "start", "plan", lambda _, batches, end: batches._started != batch_of_offset(end))
         before(Store, "renew", "hold")
         before(MultiInputPlanner, "_can_replay", "whole", lambda process, *_: process.several == "zip")
-        before(share, "bind", "bind")
+        before(fetch, "bind", "bind")
         before(Store, "read_reserved", "read", lambda process, *_: process.in_task)  # and not as the batch is planned
         before(Store, "set_note", "decide", _decides)
         patch.setattr(Publisher, "_take", _take_of(Publisher._take))
         patch.setattr(Store, "publish", _publish_of(Store.publish))
         patch.setattr(Store, "note", _note_of(Store.note))
-        for module in (ahead, common, keeper, opening, named, share):
+        for module in (prefetch, common, lease_renewer, opening, named, fetch):
             patch.setattr(module, "open_store", clients.open)
-        # No sign of life in between, and no lease that is renewed: processes stand still for a part of a second.
-        patch.setitem(vars(keeper), "HEARTBEAT_SECONDS", 3_600)
-        patch.setattr(owner, "OWNER_TIMEOUT_MS", 3_600_000)
-        # Another query that stands still holds messages: who reads several inputs would wait for its sign of life.
-        patch.setattr(multi_input, "OWNER_TIMEOUT_MS", 0)
         yield
     clients.end()
 
@@ -383,7 +379,7 @@ def _note_reserved_of(real: Callable[..., None]) -> Callable[..., None]:
             if process is not None:
                 process.stand("note", ownership.queue)
             real(ownership, batch)
-        else:  # no step: who has lost its consumer goes on, and is refused when it starts the batch
+        else:  # no step: a process that lost its consumer goes on, and is refused when it starts the batch
             with suppress(FencedError):
                 real(ownership, batch)
 

@@ -361,7 +361,7 @@ def follow(
 ) -> State:
     """Take all steps of a scenario on a store; return the last state. Raises `Differs`.
 
-    `known`: after so many of the first steps the states were compared in another scenario. `other`: the second
+    `known`: after how many of the first steps the states were compared in another scenario. `other`: the second
     database of the sink, if the world has two.
     """
     state = initial(world)

@@ -20,7 +20,7 @@ class Rules:
     rows: bool = True  # a batch that comes again may only have rows that were written
     subset: bool = True  # … and may lack some of them
     strays: bool = True  # what other processes have reserved is given back only while its lease may end
-    every: bool = True  # a batch of several queues is started in each, also where it has no messages
+    every: bool = True  # a batch of several queues is started in each, also in one without messages
     all_bound: bool = True  # … and the query reads one epoch in each
     empty_bound: bool = True  # a batch without messages binds the query, too
     abandoned: bool = True  # what an epoch holds of which no batch was started goes back, once its process is dead

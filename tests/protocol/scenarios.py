@@ -31,7 +31,7 @@ FILE = Path(__file__).with_name("scenarios.txt")
 #: How many of the traces `make test` follows: those that come first.
 FEW = 31
 
-#: A trace that has so many steps looks for no further pair; and how many states are looked at for one.
+#: How many steps a trace has that looks for no further pair; and how many states are looked at for one.
 LONG, NEAR = 60, 1000
 
 ALL = Rules()

@@ -1,6 +1,6 @@
 """Search all states of a world, breadth first: what is found has a shortest trace.
 
-`python -m tests.protocol.search` writes the traces of what goes wrong without a rule.
+`python -m tests.protocol.search` writes the traces of the errors without a rule.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ class World:
     most: int = 1  # messages of a batch
     endless: bool = True  # a started batch is held without end (exactly-once); else under a lease
     sink: str = "queue"  # "queue": stages and a ledger; "files": goes by the number of a batch alone
-    foreign: bool = False  # the source is a log of somebody else's, from which nothing is removed
+    foreign: bool = False  # the source is a log of another program, from which nothing is removed
     queues: int = 1  # inputs of the query; message n lies in queue n % queues
     combine: str = "alts"  # of several queues: "alts": a batch has messages of one; "zip": as many of each
     empty: bool = False  # a query that finds nothing at its start has a batch without messages; of one process only
@@ -37,8 +37,8 @@ class World:
     aborts: int = 0  # writes that fail, and are aborted
     away: int = 0  # databases of the sink that cannot be read then
     databases: int = 1  # of the sink; with several, each run has other rows in each
-    noted: bool = False  # whether a note of what is reserved is a step: it decides where a database goes back
-    counting: bool = True  # whether tries are searched, too, where that is possible
+    noted: bool = False  # whether a note of reserved messages is a step: it decides how far a database goes back
+    counting: bool = True  # whether tries are searched, too, if that is possible
 
     @property
     def notes_reserved(self) -> bool:
@@ -67,7 +67,7 @@ class World:
 
 
 class Step(NamedTuple):
-    """What happens: who does what. `fault`: it need not happen for messages to arrive."""
+    """A step: an actor and its act. `fault`: it need not happen for messages to arrive."""
 
     actor: str
     action: str
@@ -99,7 +99,7 @@ class Tag(NamedTuple):
 
 
 def of_queue(queue: int) -> str:
-    """Return which queue is meant, for the name of a step; the first one is not named."""
+    """Return the name of a queue for the name of a step; the first one is not named."""
     return f" of input {queue + 1}" if queue else ""
 
 
@@ -161,7 +161,7 @@ class Disk(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """Rows that nobody can see yet."""
+    """Rows that no client can see yet."""
 
     key: int  # of the sink: its query
     batch: int
@@ -204,7 +204,7 @@ class Driver(NamedTuple):
 
     @property
     def ended(self) -> bool:
-        """Whether its run is over, and nothing is left but to drain the query."""
+        """Whether its run has ended, and nothing is left but to drain the query."""
         return self.step == "drain"
 
 

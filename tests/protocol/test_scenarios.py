@@ -63,7 +63,7 @@ def test_the_code_follows_the_model(store, other, name):
 @pytest.fixture(autouse=True)
 def deaths_are_not_counted(monkeypatch):
     """The model lacks the error after two deaths in one batch, which the next start repeats."""
-    monkeypatch.setattr(deadly_batch, "MAX_DEATHS", 1_000_000)
+    monkeypatch.setattr(deadly_batch, "MAX_DEATHS", 1_000_000)  # the model counts deaths itself
 
 
 @pytest.mark.full

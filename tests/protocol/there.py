@@ -44,10 +44,10 @@ class There:
 
     def check(self, state: State) -> None:
         """Compare all that is there with a state of the model. Raises `Differs`."""
-        told = state._replace(drivers=(), copy=None, backup=None, faults=())
-        if told == self._checked or any(one and one.step in AT_ONCE and one.queue for one in state.drivers):
+        plain = state._replace(drivers=(), copy=None, backup=None, faults=())
+        if plain == self._checked or any(one and one.step in AT_ONCE and one.queue for one in state.drivers):
             return  # the step was none of a database's; or the code takes it with the next one
-        self._checked = told
+        self._checked = plain
         for what, (here, there) in self._facts(state).items():
             if here != there:
                 raise Differs(f"{what}: {here} in the model, {there} in the store")

@@ -38,7 +38,7 @@ class Steps:
             await asyncio.sleep(0)
 
 
-def run(test):
+def run_async(test):
     return asyncio.run(test())
 
 
@@ -58,10 +58,10 @@ def test_the_first_goes_at_once_and_what_comes_meanwhile_goes_together():
         await steps.come(4)
         assert (await again[0], steps.done[3:]) == ("E", [("q", ["e"])])
 
-    run(main)
+    run_async(main)
 
 
-def test_a_step_has_so_many_at_most():
+def test_a_step_has_a_limited_number_of_calls():
     async def main():
         steps = Steps(2)
         asked = steps.ask("a")
@@ -71,7 +71,7 @@ def test_a_step_has_so_many_at_most():
         assert [one for _, one in steps.done] == [["a"], ["b", "c"], ["d"]]
         assert await asyncio.gather(*asked) == ["A", "B", "C", "D"]
 
-    run(main)
+    run_async(main)
 
 
 def test_each_has_its_own_error_and_all_that_of_their_step():
@@ -89,10 +89,10 @@ def test_each_has_its_own_error_and_all_that_of_their_step():
         with pytest.raises(ConnectionError):
             await lost[0]
 
-    run(main)
+    run_async(main)
 
 
-def test_who_has_gone_keeps_nobody_else_waiting():
+def test_a_caller_that_has_gone_keeps_no_other_waiting():
     async def main():
         steps = Steps()
         steps.ask("a")
@@ -103,4 +103,4 @@ def test_who_has_gone_keeps_nobody_else_waiting():
         await steps.come(1, 2)
         assert await here == "C"
 
-    run(main)
+    run_async(main)

@@ -1,4 +1,4 @@
-"""Over HTTP, too, a record that cannot be read stops nobody."""
+"""Over HTTP, too, a record that cannot be read stops no caller."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "rest.md").read_text()
 DECLARED = "executors: [{source: s, type: t, function: 'builtins:print'}]"
 
 
-def same(text: str) -> str:
+def without_changes_of_a_run(text: str) -> str:
     """A text without what is made anew in each run: ids, receipts, moments."""
     text = re.sub(r"\b[0-9a-f]{24}\b", "ID", text)
     text = re.sub(r'"receipt":"[\w-]+"', '"receipt":"RECEIPT"', text)
@@ -46,7 +46,7 @@ def test_the_page_runs_as_it_is_written(tmp_path):
             for command, shown in calls(text) if kind == "console" else ():
                 call = command.replace("http://127.0.0.1:3444", server.url).replace("6b033eb3e2fb91df13000006", made)
                 done = subprocess.run(["bash", "-c", call], capture_output=True, text=True, timeout=300, check=False)
-                assert same(done.stdout) == same(shown), command
+                assert without_changes_of_a_run(done.stdout) == without_changes_of_a_run(shown), command
                 ran += 1
     assert ran > 12
 
@@ -59,7 +59,7 @@ def test_the_python_of_the_page_runs(tmp_path, monkeypatch):
     assert found["app"].title == "spark_queue"
 
 
-def test_the_page_tells_of_every_option_and_status():
+def test_the_page_has_every_option_and_status():
     shown = Run("serve", "--help").out
     for option in re.findall(r"--[a-z-]+", shown):
         assert option in PAGE or option == "--help", option

@@ -20,7 +20,7 @@ from tests.forked import Beside, Child
 @contextmanager
 def forked_server(url):
     """A server of this store, in a forked process, as a client that calls it."""
-    told, into = os.pipe()
+    receiver, into = os.pipe()
 
     def work():
         settings = Settings(graph=Graph({"ns": Namespace(url)}))
@@ -28,13 +28,13 @@ def forked_server(url):
 
     child = Child(work)
     try:
-        assert select.select([told], [], [], 60)[0], "it does not listen"
-        with httpx.Client(base_url=os.read(told, 1_000).decode(), timeout=60) as http:
+        assert select.select([receiver], [], [], 60)[0], "it does not listen"
+        with httpx.Client(base_url=os.read(receiver, 1_000).decode(), timeout=60) as http:
             yield http
     finally:
         os.kill(child.pid, signal.SIGTERM)
         child.result()
-        os.close(told)
+        os.close(receiver)
         os.close(into)
 
 
@@ -67,7 +67,7 @@ def test_a_forked_server_loses_and_doubles_nothing(any_url, queue):
 
 def test_a_server_that_cannot_use_the_file_says_so(sqlite_url, monkeypatch):
     """It was forked within a call to SQLite: it writes nothing."""
-    monkeypatch.setattr(forks, "FORK_WAIT", 0.02)
+    monkeypatch.setattr(forks, "FORK_WAIT", 0.02)  # hooks of the process, not of a store
     with Queue(sqlite_url, "q") as mine, ExitStack() as stack:
         mine.push("parent")
         with forks.sqlite_call(sqlite_url):

@@ -88,7 +88,7 @@ def test_a_head_of_the_limit_is_taken(guarded):
     assert got.status_code == 200
 
 
-def test_what_is_no_http_is_told(guarded):
+def test_a_request_that_is_no_http_is_refused(guarded):
     with connection(guarded) as opened:
         opened.sendall(b"HELO example.org\r\n\r\n")
         status, problem, _ = answer(opened)
@@ -246,7 +246,7 @@ def test_bodies_share_a_budget():
     asyncio.run(act())
 
 
-# --- answers that nobody reads --------------------------------------------------------------------
+# --- answers that no caller reads ------------------------------------------------------------------
 
 
 def has_ended(opened):
@@ -256,7 +256,7 @@ def has_ended(opened):
     return bool(ends.poll(0))
 
 
-def test_an_answer_that_nobody_reads_ends(impatient):
+def test_an_answer_that_is_not_read_ends(impatient):
     auth = {"authorization": f"Bearer {TOKEN}"}
     for _ in range(16):
         httpx.put(f"{impatient.url}/q/a/large", json="x" * (1 << 20), headers=auth).raise_for_status()

@@ -43,7 +43,7 @@ def away(app, monkeypatch, name="shop"):
 @pytest.fixture
 def fresh(monkeypatch):
     """Nothing of the stores is reused."""
-    monkeypatch.setattr(readiness, "ANSWER_FRESH", 0.0)
+    monkeypatch.setattr(readiness, "ANSWER_FRESH", 0.0)  # the server makes the object
 
 
 @pytest.mark.parametrize(("path", "status"), [("/health", "ok"), ("/ready", "ready")])
@@ -82,7 +82,7 @@ def test_a_store_that_is_away_makes_it_unready_and_the_log_names_it(app, client,
 
 
 def test_many_that_ask_cost_a_store_one_question(app, client, monkeypatch):
-    monkeypatch.setattr(readiness, "ANSWER_FRESH", 3600.0)
+    monkeypatch.setattr(readiness, "ANSWER_FRESH", 3600.0)  # the server makes the object
     asked = []
     for store in app.state.service.stores.values():
         monkeypatch.setattr(store, "now", lambda: asked.append(1))
@@ -91,8 +91,8 @@ def test_many_that_ask_cost_a_store_one_question(app, client, monkeypatch):
     assert len(asked) == 2, "one of each store"
 
 
-def test_a_store_that_hangs_keeps_nobody_waiting(app, client, monkeypatch):
-    monkeypatch.setattr(readiness, "LONGEST_CHECK", 0.01)
+def test_a_store_that_hangs_keeps_no_caller_waiting(app, client, monkeypatch):
+    monkeypatch.setattr(readiness, "LONGEST_CHECK", 0.01)  # the server makes the object
     released = threading.Event()
     monkeypatch.setattr(app.state.service.stores["shop"], "now", lambda: released.wait(40))
     try:

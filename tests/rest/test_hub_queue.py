@@ -43,7 +43,9 @@ def hub(scheme, urls, tmp_path_factory):
     (folder / "work.yaml").write_text(DECLARED)
     url = urls[scheme]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("tests.serving.ROOT", f"{folder}:{__file__.rpartition('/tests/')[0]}")
+        patched.setattr(
+            "tests.serving.ROOT", f"{folder}:{__file__.rpartition('/tests/')[0]}"
+        )  # a package in another folder
         args = ["--url", f"ns={url}", "--events", f"ns/{queue}", "--conf", folder / "work.yaml"]
         with serving(folder, *args) as server, Events(url, queue) as events:
             yield server, events
@@ -172,7 +174,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("call", WRONG.values(), ids=WRONG)
-def test_a_mistake_is_told_and_takes_nothing(http, events, call):
+def test_a_mistake_is_reported_and_reserves_nothing(http, events, call):
     waiting = events.create("tests", "work")
     method, path, how, status = call
     refused = http.request(method, path, **how)
@@ -191,7 +193,7 @@ def test_xml_wins_where_a_caller_likes_all_as_much(http, events):
         assert http.get(HUB, headers={"accept": accept}).headers["content-type"].partition(";")[0] == media
 
 
-def test_nobody_gets_the_same_event_and_each_runs_once(hub, events):
+def test_each_event_goes_to_one_caller_and_runs_once(hub, events):
     made = set(events.create_batch("tests", "work", uris=[str(n) for n in range(160)], max_uris=1))
     taken: list[list[str]] = []
     executed: list[dict[str, str]] = []

@@ -11,7 +11,7 @@ from starlette.routing import Mount, Route
 
 from spark_queue import Queue
 from spark_queue.graph.model import Graph, Namespace
-from spark_queue.rest import Settings, create_app, lane_threads, waiters
+from spark_queue.rest import Settings, create_app, lane_threads
 from spark_queue.rest.errors import Overloaded
 from spark_queue.rest.gate import Gate
 from spark_queue.rest.guard.caller import CallerKey
@@ -126,9 +126,8 @@ def test_a_turn_that_does_not_come_is_refused_and_a_cancelled_one_leaves_nothing
     assert not left._running_of and not left._waiting_of and not left._turns
 
 
-def test_requests_that_wait_have_a_limit(monkeypatch):
-    monkeypatch.setattr(waiters, "MAX_WAITS_OF_ONE", 2)
-    waits = WaitList()
+def test_requests_that_wait_have_a_limit():
+    waits = WaitList(most_of_one=2)
     with waits.place(ANN), waits.place(ANN):
         with pytest.raises(Overloaded, match="at most 2 of one caller"), waits.place(ANN):
             pass
@@ -143,9 +142,8 @@ def test_requests_that_wait_have_a_limit(monkeypatch):
 
 @pytest.mark.every_store
 def test_a_look_that_would_read_too_much_is_refused_with_a_reason(any_url, queue, monkeypatch):
-    monkeypatch.setattr(contents, "LOOK_RECORDS", 50)
-    monkeypatch.setattr(contents, "LOOK_BYTES", 100_000)
-    monkeypatch.setattr(lane_threads, "REFUSAL_PAUSE", 0.0)
+    monkeypatch.setattr(contents, "LOOK_BUDGET", (50, 100_000, 5.0))  # a decorator's budget
+    monkeypatch.setattr(lane_threads, "REFUSAL_PAUSE", 0.0)  # of the server's threads
     with Queue(any_url, queue) as one:
         one.push_many(list(range(80)))
         one.push_many(["x" * 20_000] * 10)
@@ -158,11 +156,11 @@ def test_a_look_that_would_read_too_much_is_refused_with_a_reason(any_url, queue
             refused = http.get(path, params={"limit": wanted})
             assert refused.status_code == 503 and reason in refused.json()["detail"], refused.text
             assert refused.json()["title"] == "BudgetExceeded" and "retry-after" in refused.headers
-        monkeypatch.setattr(contents, "LOOK_RECORDS", 500)
+        monkeypatch.setattr(contents, "LOOK_BUDGET", (500, 100_000, 5.0))  # a decorator's budget
         refused = http.get(path, params={"limit": 90})
         assert refused.status_code == 503 and "100,000 bytes" in refused.json()["detail"]
         assert http.request("PUT", f"/q/a/{queue}", content=b"1").status_code == 200
-        monkeypatch.setattr(contents, "LOOK_SECONDS", -1.0)
+        monkeypatch.setattr(contents, "LOOK_BUDGET", (500, 100_000, -1.0))  # a decorator's budget
         for look in (path, f"/v1/queues/a/{queue}", "/v1/queues", "/q/a", f"/q/a/{queue}/status"):
             refused = http.get(look)
             assert refused.status_code == 503 and "took more than" in refused.json()["detail"], look
@@ -171,8 +169,7 @@ def test_a_look_that_would_read_too_much_is_refused_with_a_reason(any_url, queue
 @pytest.mark.every_store
 def test_a_filtered_look_ends_in_time_however_many_messages_there_are(any_url, queue, monkeypatch):
     """Its filter matches none, so the store would examine them all."""
-    monkeypatch.setattr(contents, "LOOK_RECORDS", 1_000)
-    monkeypatch.setattr(contents, "LOOK_SECONDS", 1.0)
+    monkeypatch.setattr(contents, "LOOK_BUDGET", (1_000, 32 << 20, 1.0))  # a decorator's budget
     with Queue(any_url, queue) as one:
         one.push_many(list(range(3_000)))
     app = create_app(Settings(graph=Graph({"a": Namespace(any_url)})))

@@ -25,7 +25,7 @@ def paths(urls):
             store.drop(f"{name}.dead")
 
 
-def sizes(urls, paths):
+def total_sizes(urls, paths):
     found = []
     for url, path in zip(urls.values(), paths, strict=True):
         with open_store(url) as store:
@@ -37,7 +37,7 @@ def test_64_clients_lose_nothing_and_share_nothing(server, urls, paths):
     tally = asyncio.run(load(server.url, paths, 64, enough=lambda tally: len(tally.pushed) > 2_000))
     assert tally.wrong == []
     assert tally.committed and tally.received >= tally.pushed
-    assert sizes(urls, paths) == [0] * len(urls)
+    assert total_sizes(urls, paths) == [0] * len(urls)
 
 
 @pytest.mark.full
@@ -81,4 +81,4 @@ def test_a_server_that_is_killed_loses_nothing(urls, paths, tmp_path):
     assert tally.wrong == []
     assert len(kills) == 2 and tally.broken > 0
     assert tally.committed
-    assert sizes(urls, paths) == [0] * len(urls)
+    assert total_sizes(urls, paths) == [0] * len(urls)

@@ -24,7 +24,7 @@ from tests.serving import Serving, serving
 
 
 @look_at
-def sizes(contents: Contents, ns: str) -> dict[str, int]:
+def sizes_by_queue(contents: Contents, ns: str) -> dict[str, int]:
     return {queue: contents.stores[ns].sizes(queue).total for queue in contents.stores[ns].queues()}
 
 
@@ -73,7 +73,7 @@ def is_there(pid: int) -> bool:
 
 
 def test_a_look_runs_elsewhere_with_the_stores_of_the_server(looks):
-    assert looks.run(sizes, "a") == {"work": 3}
+    assert looks.run(sizes_by_queue, "a") == {"work": 3}
     pid = looks.run(process_id)
     assert pid != os.getpid()
     assert os.getpriority(os.PRIO_PROCESS, pid) == os.getpriority(os.PRIO_PROCESS, 0) + NICENESS
@@ -87,7 +87,7 @@ def test_an_error_of_a_look_comes_back_with_its_facts(looks):
     assert error.value.facts == {"name": "ann"}
     with pytest.raises(OptionError, match="cannot name a queue"):
         looks.run(read_wrong_name)
-    assert looks.run(sizes, "a") == {"work": 3}
+    assert looks.run(sizes_by_queue, "a") == {"work": 3}
 
 
 def test_a_defect_comes_back_with_its_trace(looks):
@@ -102,8 +102,8 @@ def test_another_process_follows_one_that_has_ended(looks):
     assert looks.run(process_id) != before
     os.kill(looks.run(process_id), signal.SIGKILL)
     with pytest.raises(Overloaded, match="has ended: try again"):
-        looks.run(sizes, "a")
-    assert looks.run(sizes, "a") == {"work": 3}
+        looks.run(sizes_by_queue, "a")
+    assert looks.run(sizes_by_queue, "a") == {"work": 3}
 
 
 def test_a_process_that_cannot_start_is_tried_again_at_the_next_look(looks):
@@ -111,10 +111,10 @@ def test_a_process_that_cannot_start_is_tried_again_at_the_next_look(looks):
     resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")), limits[1]))
     try:
         with pytest.raises(Overloaded, match=r"cannot start \(.*Too many open files.*\): try again later"):
-            looks.run(sizes, "a")
+            looks.run(sizes_by_queue, "a")
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    assert looks.run(sizes, "a") == {"work": 3}
+    assert looks.run(sizes_by_queue, "a") == {"work": 3}
 
 
 def test_a_look_asks_no_database_but_its_own(tmp_path, url, monkeypatch):

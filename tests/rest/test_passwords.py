@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import logging
 import threading
 import time
@@ -21,7 +20,7 @@ from spark_queue.rest.guard.credentials import CallerRole, Credentials
 from spark_queue.rest.guard.passwords import PasswordChecker, PasswordTooLong, is_crypt_hash
 from spark_queue.rest.settings import Settings
 from tests.rest.in_process import calling
-from tests.serving import serving
+from tests.serving import basic, serving
 
 #: The hash of "x": parameters of tests are the same in all workers.
 HASH = "$2y$04$duYlpxNsgYvxX.fRLpEkQutpETSyU84DhbMOhy50nhp.ivyOf7w66"
@@ -31,10 +30,6 @@ def hashed(password, cost=4, kind="2y"):
     """As `htpasswd -B` writes it."""
     made = bcrypt.hashpw(password.encode(), bcrypt.gensalt(cost)).decode()
     return f"${kind}{made[3:]}"
-
-
-def basic(text):
-    return {"authorization": f"Basic {base64.b64encode(text.encode()).decode()}"}
 
 
 def checker(*users):
@@ -118,15 +113,18 @@ def test_a_hash_of_crypt_is_refused_in_a_file(tmp_path):
         assert not is_crypt_hash(clear)
 
 
-def test_clear_passwords_are_told_and_hashes_are_not(tmp_path, caplog):
+def test_clear_passwords_give_a_warning_and_hashes_do_not(tmp_path, caplog):
     caplog.set_level(logging.WARNING)
     file = tmp_path / "users"
-    for lines, told in (([f"ann:{hashed('x')}"], None), (["ann:secret-one", "viewer b:secret-two"], "2 passwords")):
+    for lines, text in (
+        ([f"ann:{hashed('x')}"], None),
+        (["ann:secret-one", "viewer b:secret-two"], "2 passwords"),
+    ):
         file.write_text("\n".join(lines))
         file.chmod(0o600)
         caplog.clear()
         Credentials.read({}, users_file=file)
-        assert bool(caplog.text) == bool(told) and (told or "") in caplog.text and "secret-" not in caplog.text
+        assert bool(caplog.text) == bool(text) and (text or "") in caplog.text and "secret-" not in caplog.text
 
 
 def test_a_user_with_a_hash_has_one_line(tmp_path):
@@ -171,13 +169,13 @@ def test_a_right_password_is_checked_once_and_a_wrong_one_each_time(checks):
 
 
 def test_what_is_remembered_ends_and_is_bounded(checks, monkeypatch):
-    monkeypatch.setattr(passwords, "MAX_REMEMBERED_PASSWORDS", 2)
+    monkeypatch.setattr(passwords, "MAX_REMEMBERED_PASSWORDS", 2)  # the server makes the object
     made = checker(*(f"u{n}:{hashed('x')}" for n in range(4)))
     roles(made, "u0:x", "u1:x", "u0:x", "u2:x")  # u1 was not used for the longest time
     assert len(made._remembered) == 2 and len(checks) == 3
     roles(made, "u0:x", "u2:x")
     assert len(checks) == 3
-    monkeypatch.setattr(passwords, "REMEMBERED_FOR", 0.0)
+    monkeypatch.setattr(passwords, "REMEMBERED_FOR", 0.0)  # the server makes the object
     roles(made, "u3:x", "u3:x")
     assert len(checks) == 5
 
@@ -219,7 +217,7 @@ def test_the_same_password_at_once_is_checked_once(gate, checks):
     assert len(checks) == 1 and not made._running and not made._checks
 
 
-def test_a_flood_of_wrong_passwords_stops_nobody_who_is_remembered_and_no_other_address(gate):
+def test_a_flood_of_wrong_passwords_stops_no_remembered_caller_and_no_other_address(gate):
     made = checker(f"ann:{hashed('x')}", f"bob:{hashed('y')}")
 
     async def ask():
@@ -237,13 +235,13 @@ def test_a_flood_of_wrong_passwords_stops_nobody_who_is_remembered_and_no_other_
         assert await other == CallerRole.OPERATOR
         return await asyncio.gather(*flood, return_exceptions=True)
 
-    told = asyncio.run(ask())
-    assert told.count(None) == passwords.MAX_CHECKS_OF_CALLER
-    assert sum(isinstance(one, Overloaded) for one in told) == 500 - passwords.MAX_CHECKS_OF_CALLER
+    reported = asyncio.run(ask())
+    assert reported.count(None) == passwords.MAX_CHECKS_OF_CALLER
+    assert sum(isinstance(one, Overloaded) for one in reported) == 500 - passwords.MAX_CHECKS_OF_CALLER
     assert not made._running and not made._checks
 
 
-def test_the_queue_of_checks_has_an_end_whoever_asks(gate):
+def test_the_queue_of_checks_is_bounded_for_all_callers(gate):
     made = checker(f"ann:{hashed('x')}")
 
     async def ask():
@@ -256,7 +254,7 @@ def test_the_queue_of_checks_has_an_end_whoever_asks(gate):
 
 
 def test_a_server_that_checks_enough_says_503_and_goes_on(gate, tmp_path, monkeypatch):
-    monkeypatch.setattr(passwords, "MAX_CHECKS_OF_CALLER", 1)
+    monkeypatch.setattr(passwords, "MAX_CHECKS_OF_CALLER", 1)  # the server makes the object
     graph = Graph({"a": Namespace(f"sqlite:///{tmp_path}/q.db")})
     app = create_app(Settings(graph=graph, credentials=Credentials.from_texts(["token"], [f"ann:{hashed('x')}"])))
 
@@ -283,7 +281,7 @@ def test_a_server_that_checks_enough_says_503_and_goes_on(gate, tmp_path, monkey
         asyncio.run(ask())
 
 
-def test_too_long_is_told_before_anything_is_checked(checks):
+def test_too_long_a_password_is_refused_before_anything_is_checked(checks):
     made = checker(f"ann:{hashed('x')}")
     for name in ("ann", "nobody"):
         with pytest.raises(PasswordTooLong):

@@ -72,9 +72,9 @@ def test_it_comes_when_it_is_mature(http, q):
     later = datetime.now(UTC) + timedelta(hours=1)
     for when in ({"delay": 3600}, {"mature": later.timestamp()}, {"mature": later.isoformat()}):
         assert http.put(q, json=1, params=when).status_code == 200
-    told = http.get(f"{q}/status").json()
-    assert (told["size"], told["schedSize"], told["totalSize"], told["resvSize"]) == (0, 3, 3, 0)
-    assert 3_500_000 < told["next_t"] <= 3_600_000
+    reported = http.get(f"{q}/status").json()
+    assert (reported["size"], reported["schedSize"], reported["totalSize"], reported["resvSize"]) == (0, 3, 3, 0)
+    assert 3_500_000 < reported["next_t"] <= 3_600_000
     http.put(q, json=2, params={"delay": 0.05, "tries": 1})
     got = http.get(q, params={"to": 20_000})
     assert (got.text, got.headers["x-ks-tries"]) == ("2", "1")
@@ -95,12 +95,12 @@ def test_each_of_many_that_push_at_once_gets_an_answer_of_its_own(http, q, store
         return answer.status_code, None if bad else answer.json()["id"]
 
     with ThreadPoolExecutor(24) as callers:
-        told = list(callers.map(push, range(120)))
+        answers = list(callers.map(push, range(120)))
     with Queue(store, queue) as opened:
         there = {one.id: one.payload["n"] for one in opened.peek(200)}
-    assert [status for status, _ in told] == [400 if n % 10 == 3 else 200 for n in range(120)]
-    assert there == {id: n for n, (_, id) in enumerate(told) if id is not None}
-    assert all(id == f"m{n}" for n, (_, id) in enumerate(told) if id is not None and n % 2)
+    assert [status for status, _ in answers] == [400 if n % 10 == 3 else 200 for n in range(120)]
+    assert there == {id: n for n, (_, id) in enumerate(answers) if id is not None}
+    assert all(id == f"m{n}" for n, (_, id) in enumerate(answers) if id is not None and n % 2)
 
 
 # --- reservations ---------------------------------------------------------------------------------
@@ -225,9 +225,9 @@ def test_durations_of_requests_and_what_answers(http, q, ns):
 
 
 def test_exchanges(http, urls):
-    told = http.get("/x").json()
+    all_of_them = http.get("/x").json()
     late, every = {"ns": "sqlite", "q": "late"}, {"ns": "redis", "q": "all"}
-    assert told["by_delay"] == http.get("/x/by_delay").json() == {
+    assert all_of_them["by_delay"] == http.get("/x/by_delay").json() == {
         "name": "by_delay", "kind": "exchange", "src": {"ns": "sqlite", "q": "departures"},
         "sources": [{"ns": "sqlite", "q": "departures"}],
         "dst": [
@@ -239,8 +239,9 @@ def test_exchanges(http, urls):
         "restarts": 0, "error": None, "stats": None, "hops": {}, "rates": {"received": 0.0, "pushed": 0.0},
         "evaluation": None,
     }  # fmt: skip
-    assert (told["pairs"]["kind"], told["pairs"]["dst"][0]["q"], told["pairs"]["running"]) == ("join", "pairs", False)
-    assert told["pairs"]["sources"] == [{"ns": "sqlite", "q": "left"}, {"ns": "redis", "q": "right"}]
+    pairs = all_of_them["pairs"]
+    assert (pairs["kind"], pairs["dst"][0]["q"], pairs["running"]) == ("join", "pairs", False)
+    assert pairs["sources"] == [{"ns": "sqlite", "q": "left"}, {"ns": "redis", "q": "right"}]
     missing = http.get("/x/by_dealy")
     assert missing.status_code == 404 and "no such exchange [by_dealy]; did you mean 'by_delay'?" in missing.text
     assert http.put("/x/by_delay", json={}).status_code == 409, "it has no session"
@@ -268,7 +269,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("call", WRONG.values(), ids=WRONG)
-def test_a_mistake_is_told_and_changes_nothing(http, call):
+def test_a_mistake_is_reported_and_changes_nothing(http, call):
     check_refused(http, call)
     assert http.get("/q/sqlite/x/status").json()["totalSize"] == 0
 

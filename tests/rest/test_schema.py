@@ -30,7 +30,7 @@ LENIENT = ("/q", "/x", "/metrics")
 
 @pytest.fixture(scope="module")
 def own_server(tmp_path_factory):
-    """A server of its own: what is pushed at random must meet nobody."""
+    """A server of its own: what is pushed at random must meet no other test."""
     folder = tmp_path_factory.mktemp("schema")
     (folder / "g.yaml").write_text(
         f"namespaces: {{a: 'sqlite:///{folder}/q.db'}}\nexchanges: {{x: {{src: a/in, dst: [out]}}}}\n"

@@ -9,16 +9,13 @@ import pytest
 
 from spark_queue import Queue
 from spark_queue.graph.model import Graph, Namespace
-from spark_queue.rest import Settings, create_app, scrapes
+from spark_queue.rest import Settings, create_app
 from spark_queue.rest.errors import Overloaded
 from spark_queue.rest.scrapes import Scrapes
 from tests.rest.in_process import calling
 
 
-def test_one_scrape_is_computed_at_a_time_and_others_get_the_last_one(monkeypatch):
-    monkeypatch.setattr(scrapes, "PATIENCE", 0.05)
-    monkeypatch.setattr(scrapes, "FIRST_PATIENCE", 0.05)
-    monkeypatch.setattr(scrapes, "FRESH", 0.0)
+def test_one_scrape_is_computed_at_a_time_and_others_get_the_last_one():
     go, calls = threading.Event(), []
 
     def render():
@@ -27,11 +24,11 @@ def test_one_scrape_is_computed_at_a_time_and_others_get_the_last_one(monkeypatc
         return b"number %d\n" % len(calls)
 
     async def act():
-        found = Scrapes(render)
+        found = Scrapes(render, fresh=0.0, patience=0.05, first_patience=0.05)
         answers = await asyncio.gather(*(found.get() for _ in range(40)), return_exceptions=True)
         assert all(isinstance(one, Overloaded) for one in answers) and len(calls) == 1
         go.set()
-        monkeypatch.setattr(scrapes, "FIRST_PATIENCE", 30)
+        found._first_patience = 30
         assert (await found.get()).text.startswith(b"number 1\n")
         go.clear()
         await asyncio.sleep(0.1)

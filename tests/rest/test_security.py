@@ -1,8 +1,6 @@
-"""Who may call, and from where; nothing that is secret is told."""
+"""Who may call, and from where; nothing that is secret is revealed."""
 
 from __future__ import annotations
-
-import base64
 
 import httpx
 import pytest
@@ -15,7 +13,7 @@ from spark_queue.rest.guard.address import check_address
 from spark_queue.rest.guard.credentials import CallerRole, Credentials, role_of
 from spark_queue.rest.settings import Settings
 from tests.rest.in_process import calling
-from tests.serving import serving
+from tests.serving import basic, serving
 
 TOKEN, USER = "correct-horse-battery", "clerk:pässword:1"
 
@@ -27,10 +25,6 @@ def guarded(tmp_path_factory):
     env = {"SPARK_QUEUE_REST_TOKEN": TOKEN}
     with serving(folder, "--url", f"a=sqlite:///{folder}/q.db", "--users-file", folder / "users", env=env) as started:
         yield started
-
-
-def basic(text):
-    return {"authorization": f"Basic {base64.b64encode(text.encode()).decode()}"}
 
 
 @pytest.mark.parametrize(
@@ -60,13 +54,13 @@ def test_who_is_not_known_may_not(guarded, who, path):
     assert {one.split()[0] for one in refused.headers.get_list("www-authenticate")} == {"Basic", "Bearer"}
 
 
-def test_a_body_of_somebody_unknown_is_not_read(guarded):
+def test_a_body_of_an_unknown_caller_is_not_read(guarded):
     assert httpx.put(f"{guarded.url}/q/a/x", content=b"x" * (4 << 20)).status_code == 401
-    told = httpx.get(f"{guarded.url}/q/a/x/status", headers=basic(USER)).json()
-    assert told["totalSize"] == 0
+    reported = httpx.get(f"{guarded.url}/q/a/x/status", headers=basic(USER)).json()
+    assert reported["totalSize"] == 0
 
 
-def test_nothing_secret_is_told(guarded):
+def test_nothing_secret_is_revealed(guarded):
     everything = httpx.get(f"{guarded.url}/openapi.json", headers=basic(USER)).text + guarded.said
     everything += httpx.get(f"{guarded.url}/metrics", headers=basic(USER)).text
     made = Credentials.from_texts([TOKEN], [USER])
@@ -112,7 +106,7 @@ def test_a_page_of_another_site_may_not_use_a_password_that_the_browser_keeps(gu
 
 # --- roles ----------------------------------------------------------------------------------------
 
-#: What viewers may call. It is written out here, so that a new route is for operators until somebody decides.
+#: What viewers may call. It is written out here, so that a new route is for operators until it is listed.
 VIEWABLE = {
     ("GET", "/v1/queues"), ("GET", "/v1/queues/{ns}/{queue}"), ("GET", "/v1/queues/{ns}/{queue}/messages"),
     ("GET", "/q"), ("GET", "/q/{ns}"), ("GET", "/q/{ns}/{queue}/status"), ("GET", "/q/{ns}/{queue}/paused"),
@@ -162,7 +156,7 @@ def test_metrics_may_be_open(tmp_path):
         assert httpx.get(f"{started.url}/q").status_code == 401
 
 
-def test_what_others_can_see_is_told(tmp_path):
+def test_readable_secrets_give_a_warning(tmp_path):
     (tmp_path / "tokens").write_text("secret-token\n")
     (tmp_path / "tokens").chmod(0o644)
     url = "a=redis://me:secret@127.0.0.1:1/0"

@@ -31,7 +31,7 @@ def paths(urls):
             store.drop(name)
 
 
-def test_it_ends_when_it_is_told_and_reservations_outlive_it(urls, paths, tmp_path):
+def test_it_ends_at_a_signal_and_reservations_survive(urls, paths, tmp_path):
     with serving(tmp_path, *spaces(urls)) as first, httpx.Client(base_url=first.url) as http:
         for q in paths:
             http.put(q, json="x")
@@ -74,7 +74,7 @@ def test_requests_that_wait_for_many_queues_block_neither_others_nor_the_end(mon
         assert "Traceback" not in started.said and "ERROR" not in started.said
 
 
-def test_a_database_that_is_down_is_told_and_keeps_nobody_else_waiting(tmp_path):
+def test_a_database_that_is_down_is_reported_and_keeps_no_other_caller_waiting(tmp_path):
     silent = socket.create_server(("127.0.0.1", 0))  # it lets clients connect, and never answers
     gone = f"gone=redis://me:secret@127.0.0.1:{silent.getsockname()[1]}/0"
     here = f"here=sqlite:///{tmp_path}/q.db"
@@ -95,7 +95,7 @@ def test_a_database_that_is_down_is_told_and_keeps_nobody_else_waiting(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("args", "told"),
+    ("args", "expected"),
     [
         ([], "there is nothing to serve"),
         (["--url", "sqlite:///q.db"], "must be NAME=URL"),
@@ -114,14 +114,14 @@ def test_a_database_that_is_down_is_told_and_keeps_nobody_else_waiting(tmp_path)
         (["--url", "a=sqlite:///q.db", "--max-wait", "never"], "'never' is not a duration"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_at_the_start(args, told, tmp_path, monkeypatch):
+def test_invalid_arguments_are_refused_at_the_start(args, expected, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     refused = Run("serve", *args, "--port", 0)
-    assert refused.code == 2 and told in refused.err, refused.err
+    assert refused.code == 2 and expected in refused.err, refused.err
     assert not (tmp_path / "q.db").exists()
 
 
-def test_a_port_that_is_taken_is_told(server, tmp_path):
+def test_a_port_in_use_is_reported(server, tmp_path):
     port = server.url.rpartition(":")[2]
     refused = Run("serve", "--url", f"a=sqlite:///{tmp_path}/q.db", "--port", port)
     assert (

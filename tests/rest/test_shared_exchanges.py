@@ -49,7 +49,7 @@ class Pushing:
         return self.total
 
 
-def numbers(url, queue):
+def count_numbers(url, queue):
     with Queue(url, queue) as opened:
         return Counter(one.payload["n"] for one in opened.peek(limit=1_000_000))
 
@@ -66,19 +66,21 @@ def test_a_server_is_killed_and_another_goes_on_with_nothing_lost_or_doubled(sch
             assert httpx.get(f"{second.url}/x/routes").json()["declared"] is True
             pushing = Pushing(one)
             try:
-                wait_until(lambda: len(numbers(two, "all")) > 200, LONG)
+                wait_until(lambda: len(count_numbers(two, "all")) > 200, LONG)
                 status = httpx.get(f"{first.url}/x/routes").json()
                 [victim] = [one for one in (first, second) if f"process {one.process.pid} on" in status["server"]]
                 [other] = [server for server in (first, second) if server is not victim]
                 os.kill(victim.process.pid, signal.SIGKILL)
-                before = len(numbers(two, "all"))
-                wait_until(lambda: len(numbers(two, "all")) > before + 200, LONG)
+                before = len(count_numbers(two, "all"))
+                wait_until(lambda: len(count_numbers(two, "all")) > before + 200, LONG)
             finally:
                 total = pushing.stop()
-            wait_until(lambda: len(numbers(two, "all")) == total, LONG)
-            wait_until(lambda: numbers(one, "in") == Counter(), LONG, description="the last reservation is gone")
-            assert numbers(two, "all") == Counter(range(total)), "each number once"
-            assert numbers(one, "even") == Counter(range(0, total, 2))
+            wait_until(lambda: len(count_numbers(two, "all")) == total, LONG)
+            wait_until(
+                lambda: count_numbers(one, "in") == Counter(), LONG, description="the last reservation is gone"
+            )
+            assert count_numbers(two, "all") == Counter(range(total)), "each number once"
+            assert count_numbers(one, "even") == Counter(range(0, total, 2))
             status = httpx.get(f"{other.url}/x/routes").json()
             assert status["running"] and status["server"].startswith(f"process {other.process.pid} ")
             assert other.stop() == 0
@@ -86,11 +88,11 @@ def test_a_server_is_killed_and_another_goes_on_with_nothing_lost_or_doubled(sch
             status = httpx.get(f"{third.url}/x/routes").json()
             assert status["dst"][0]["selector"] == DECLARATION["dst"][0]["selector"], "it is there after a restart"
             httpx.put(f"{third.url}/q/ns1/in", json={"n": total})
-            wait_until(lambda: len(numbers(two, "all")) == total + 1, LONG)
-            assert numbers(two, "all") == Counter(range(total + 1))
+            wait_until(lambda: len(count_numbers(two, "all")) == total + 1, LONG)
+            assert count_numbers(two, "all") == Counter(range(total + 1))
             assert httpx.delete(f"{third.url}/x/routes").status_code == 201
             assert httpx.get(f"{third.url}/x").json() == {}
-            wait_until(lambda: numbers(one, "in") == Counter(), LONG)
+            wait_until(lambda: count_numbers(one, "in") == Counter(), LONG)
 
 
 # --- a server without Spark -----------------------------------------------------------------------

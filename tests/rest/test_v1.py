@@ -22,7 +22,7 @@ def v1(ns, queue):
     return f"/v1/queues/{ns}/{queue}"
 
 
-def push(http, v1, *payloads, **fields):
+def push_over_http(http, v1, *payloads, **fields):
     pushed = http.post(f"{v1}/messages", json=[{"payload": one, **fields} for one in payloads])
     assert pushed.status_code == 200, pushed.text
     return pushed.json()["ids"]
@@ -68,7 +68,7 @@ def test_push_reserve_and_settle(http, v1):
 
 
 def test_a_late_receipt_touches_nothing_of_another(http, v1, store, queue):
-    push(http, v1, "x")
+    push_over_http(http, v1, "x")
     late = reserve(http, v1, lease="1h")
     (reservation,) = store.reservations(queue)
     assert store.renew(queue, reservation.tag, 0) == 1  # its lease has ended
@@ -83,7 +83,7 @@ def test_a_late_receipt_touches_nothing_of_another(http, v1, store, queue):
 
 
 def test_dead_letters(http, v1):
-    first, second = push(http, v1, 1, 2)
+    first, second = push_over_http(http, v1, 1, 2)
     taken = {one["id"]: one["receipt"] for one in reserve(http, v1)["messages"]}
     assert settle(http, v1, "dead", [taken[first]], reason="no such flight") == {"dead": 1}
     assert settle(http, v1, "rollback", [taken[second]]) == {"rolled_back": 1, "dead": 0}
@@ -99,7 +99,7 @@ def test_a_wait_ends_with_the_first_message(http, v1, server, q):
         body = {"wait": "20s", "limit": 5, "consumer": "desk"}
         waiting = pool.submit(httpx.post, f"{server.url}{v1}/reserve", json=body, timeout=120)
         wait_until(lambda: http.get(f"{q}/consumers").json())
-        push(http, v1, "now")
+        push_over_http(http, v1, "now")
         assert [one["payload"] for one in waiting.result().json()["messages"]] == ["now"]
 
 
@@ -124,7 +124,7 @@ def test_a_bad_message_keeps_the_whole_batch_out(http, v1):
 
 def test_what_looks_like_extended_json_is_pushed_as_it_is(http, v1):
     given = [{"$binary": {}}, {"$oid": None}, {"a": {"$regularExpression": {}}}]
-    push(http, v1, *given)
+    push_over_http(http, v1, *given)
     assert [one["payload"] for one in reserve(http, v1)["messages"]] == given
 
 
@@ -147,8 +147,8 @@ def test_a_body_of_curl_is_json(http, v1, headers):
 
 
 def test_a_look_changes_nothing_and_reads_on(http, v1):
-    ids = push(http, v1, *range(25))
-    later = push(http, v1, "later", delay=3600)
+    ids = push_over_http(http, v1, *range(25))
+    later = push_over_http(http, v1, "later", delay=3600)
     held = reserve(http, v1, limit=3)
     before = http.get(v1).json()
     found, after = [], {}
@@ -168,9 +168,9 @@ def test_a_look_changes_nothing_and_reads_on(http, v1):
 
 
 def test_a_look_with_conditions(http, v1):
-    ids = push(http, v1, *range(5))
-    push(http, v1, "tried", tries=3)
-    push(http, v1, "later", delay=3600)
+    ids = push_over_http(http, v1, *range(5))
+    push_over_http(http, v1, "tried", tries=3)
+    push_over_http(http, v1, "later", delay=3600)
 
     def payloads(**params):
         answer = http.get(f"{v1}/messages", params=params)
@@ -185,7 +185,7 @@ def test_a_look_with_conditions(http, v1):
 
 
 def test_lists_of_queues(http, v1, ns, queue):
-    push(http, v1, 1, 2)
+    push_over_http(http, v1, 1, 2)
     listed, after = [], {}
     while True:
         page = http.get("/v1/queues", params={"ns": ns, "limit": 2, **after}).json()
@@ -204,7 +204,7 @@ def test_lists_of_queues(http, v1, ns, queue):
 
 def test_pause_and_resume(http, v1):
     assert http.post(f"{v1}/pause").json() == {"paused": True}
-    push(http, v1, 1)
+    push_over_http(http, v1, 1)
     assert http.get(v1).json()["paused"] is True and reserve(http, v1)["messages"] == []
     assert http.post(f"{v1}/resume").json() == {"paused": False}
     assert len(reserve(http, v1, wait="20s")["messages"]) == 1
@@ -242,6 +242,6 @@ WRONG = {
 
 
 @pytest.mark.parametrize("call", WRONG.values(), ids=WRONG)
-def test_a_mistake_is_told_and_changes_nothing(http, call):
+def test_a_mistake_is_reported_and_changes_nothing(http, call):
     check_refused(http, call)
     assert http.get(X).json()["ready"] == 0

@@ -52,18 +52,18 @@ def test_a_parameter_that_cannot_be_is_named_with_its_value_and_what_it_must_be(
     called = 0
     for method, path, name, value in parameters(client):
         refused = client.request(method, path, params={name: value})
-        told = refused.json()["detail"]
+        reported = refused.json()["detail"]
         assert refused.status_code == 400, (path, name, value)
-        assert told.startswith(f"parameter {name!r} is "), told
-        assert re.search(r" but (must be|a request may) ", told), told
-        assert not FOREIGN.search(told), told
-        assert len(told) < 300
+        assert reported.startswith(f"parameter {name!r} is "), reported
+        assert re.search(r" but (must be|a request may) ", reported), reported
+        assert not FOREIGN.search(reported), reported
+        assert len(reported) < 300
         called += 1
     assert called > 30
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "expected"),
     [
         ({"type": "missing", "loc": ("query", "a"), "input": None}, "parameter 'a' is missing"),
         ({"type": "int_type", "loc": ("path", "a"), "input": 1}, "'a' in the path is '1' but must be a whole number"),
@@ -74,8 +74,8 @@ def test_a_parameter_that_cannot_be_is_named_with_its_value_and_what_it_must_be(
         ({"type": "of_tomorrow", "loc": ("query", "a"), "input": "x"}, "parameter 'a' is 'x', which is not valid"),
     ],
 )  # fmt: skip
-def test_errors_of_the_library_become_sentences(error, told):
-    assert malformed.describe_error(error) == told
+def test_errors_of_the_library_become_sentences(error, expected):
+    assert malformed.describe_error(error) == expected
 
 
 #: Method, path, what is sent, and what is said.
@@ -151,12 +151,12 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("call", TEXTS.values(), ids=TEXTS)
-def test_a_mistake_is_told_in_the_callers_words(client, call):
-    method, path, how, told = call
+def test_a_mistake_is_reported_in_the_callers_words(client, call):
+    method, path, how, expected = call
     refused = client.request(method, path, **how)
     document = refused.json()
     assert refused.status_code in (400, 403, 404)
-    assert document["detail"].startswith(told), document["detail"]
+    assert document["detail"].startswith(expected), document["detail"]
     assert not FOREIGN.search(document["detail"])
     if method == "PUT":
         assert "rows" not in document and "batch" not in refused.text, "a single push speaks of no batch"

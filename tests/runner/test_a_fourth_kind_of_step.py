@@ -30,7 +30,7 @@ from spark_queue.graph.parts import (
 from spark_queue.graph.processor import Kind
 from spark_queue.graph.step import Outline, QueueReference, SingleSourceStep, Step
 from spark_queue.options.values import EXACTLY_ONCE
-from spark_queue.runner import graph as runner
+from spark_queue.runner import graph as runner_graph
 from spark_queue.runner.step import RunnableStep
 
 
@@ -141,7 +141,7 @@ def test_it_is_declared_in_a_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("right", "wrong", "told"),
+    ("right", "wrong", "expected"),
     [
         ("to: c", "too: c", "line 4, tap 'one': 'to' is missing"),
         ("to: c", "too: c", "line 4, tap 'one', too: unknown key; did you mean 'to'?"),
@@ -162,10 +162,10 @@ def test_it_is_declared_in_a_file(tmp_path):
          "them: to share it, use processors with {queue: …, mode: log}"),
     ],
 )  # fmt: skip
-def test_a_mistake_in_it_is_told_with_its_section_and_name(right, wrong, told):
+def test_a_mistake_in_it_is_reported_with_its_section_and_name(right, wrong, expected):
     with pytest.raises(GraphError) as caught:
         parse_graph(FILE.replace(right, wrong), "graph.yaml", str, graph_class=TapGraph)
-    assert told in caught.value.mistakes
+    assert expected in caught.value.mistakes
 
 
 def test_it_is_drawn():
@@ -192,10 +192,10 @@ def test_it_is_in_the_topology():
     assert turned.cycles() == [["one", "two"]]
 
 
-# --- nobody else knows the kinds ------------------------------------------------------------------
+# --- no other code knows the kinds ----------------------------------------------------------------
 
 #: What handles steps of any kind. The model knows only which fields it has.
-ANY_KIND = [validation, rendering, file_mistakes, runner]
+ANY_KIND = [validation, rendering, file_mistakes, runner_graph]
 
 #: Names of kinds in code, words for them as whole strings, and attributes that not every step has.
 CLASSES = {kind.__name__ for kind in step_classes(Graph).values()}

@@ -16,7 +16,7 @@ HALF = {"src": "ns1/in", "dst": [{"queue": "half", "selector": "payload:n::int %
 
 @pytest.fixture
 def stores(url, name, store):
-    """Two namespaces with the same database, as a graph may have them. What is declared there begins with `name`."""
+    """Two namespaces with the same database, as in a graph. Names of declared exchanges begin with `name`."""
     with open_store(url) as other:
         yield {"ns1": store, "ns2": other}
         for key in store.notes(f"{RUN_PREFIX}{name}"):

@@ -225,7 +225,7 @@ def test_what_fails_on_a_row_counts_as_false_there_and_is_counted(world, ansi):
     assert world.payloads("ns1/2") == [{"n": 1, "text": "1"}]
 
 
-def test_a_struct_tells_when_and_how_often(world):
+def test_a_struct_has_the_time_and_the_tries(world):
     selector = "named_struct('delay', payload:delay::double, 'tries', payload:tries::int)"
     graph = world.graph({"x": world.exchange("ns1/in", world.to("ns1/out", selector))})
     world.push("ns1/in", {"delay": 1000, "tries": 3}, {"delay": -1, "tries": 0}, {"delay": 0, "tries": -1}, {})
@@ -405,7 +405,7 @@ def test_changes_that_fail_keep_the_message_away(world):
 
 
 @pytest.mark.parametrize(
-    ("selector", "told"),
+    ("selector", "expected"),
     [
         ("payload:n >", "Syntax error at or near end of input at position 12"),
         ("nosuch > 1", "`nosuch` cannot be resolved"),
@@ -417,7 +417,7 @@ def test_changes_that_fail_keep_the_message_away(world):
         (lambda env: 3, "returns 3, which is not a Column"),
     ],
 )
-def test_selectors_that_cannot_work_are_refused_before_anything_starts(world, selector, told):
+def test_selectors_that_cannot_work_are_refused_before_anything_starts(world, selector, expected):
     graph = world.graph(
         {
             "good": world.exchange("ns1/in", world.to("ns1/out")),
@@ -429,6 +429,6 @@ def test_selectors_that_cannot_work_are_refused_before_anything_starts(world, se
         graph.start(world.spark)
     (mistake,) = caught.value.mistakes
     assert mistake.startswith("exchange 'bad', destination 2, selector: ")
-    assert told in mistake
+    assert expected in mistake
     assert [one.state for one in graph.status().values()] == ["stopped", "stopped"]
     assert world.payloads("ns1/in") == [{"n": 1}]

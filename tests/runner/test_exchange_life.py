@@ -330,7 +330,7 @@ def test_hop_counts_of_any_length_end_a_message(life, ansi):
     assert graph.status()["x"].traffic.odd_hops == 0
 
 
-def test_all_that_its_databases_forbid_is_told_before_anything_starts(life):
+def test_names_that_its_databases_forbid_are_reported_before_anything_starts(life):
     life.urls |= {"mongo": "mongodb://127.0.0.1:1/db", "odd": "redis://h:port/0", "nosql": "nosql://h"}
     graph = life.graph(
         {
@@ -344,7 +344,7 @@ def test_all_that_its_databases_forbid_is_told_before_anything_starts(life):
     )
     with pytest.raises(GraphError) as caught:
         graph.start(life.spark)
-    told = [
+    reported = [
         ("exchange 'bad', destination 1, set.headers.n: it must be computed from one message alone", "count(1)"),
         ("exchange 'bad', destination 2: ", "cannot name a queue: the name of a MongoDB collection has no $"),
         ("exchange 'bad', src: 'qqq", "cannot name a queue: 1 to 200 bytes"),
@@ -352,7 +352,7 @@ def test_all_that_its_databases_forbid_is_told_before_anything_starts(life):
         ("exchange 'worse', destination 1: option 'url': no store for nosql://", "known are sqlite://"),
         ("exchange 'worse', src: unknown option 'maxTrys'", "did you mean 'maxTries'?"),
     ]
-    assert len(caught.value.mistakes) == len(told)
-    for mistake, (begin, part) in zip(caught.value.mistakes, told, strict=True):
+    assert len(caught.value.mistakes) == len(reported)
+    for mistake, (begin, part) in zip(caught.value.mistakes, reported, strict=True):
         assert mistake.startswith(begin) and part in mistake
     assert set(states(graph).values()) == {"stopped"}

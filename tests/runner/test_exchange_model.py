@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 
 from spark_queue.graph.model import Changes, Destination, Exchange, Graph, Namespace, Place
 from spark_queue.runner import Env
-from spark_queue.runner import exchange as route
+from spark_queue.runner import exchange as runner_exchange
 from spark_queue.runner.exchange import ExchangeStep
 from spark_queue.runner.selector import SELECTOR_COLUMNS
 from tests.runner.test_exchange import ansi_mode
@@ -434,7 +434,7 @@ class Model:
         return copy_of(replace(view, headers=view.headers | {NAME: self.name}), f"here/{queue}")
 
     def _values_of(self, to, view):
-        """What the selector tells of a message that goes there; `None` where it does not."""
+        """What the selector returns for a message that goes there; `None` if it does not."""
         if to.selector is None:
             return {}
         said = to.selector.value(view)
@@ -478,7 +478,7 @@ def observed(spark, exchange, name, max_hops, rows):
     facts = [(f"m{number}", "in", text, headers, None, tries) for number, (text, headers, tries) in enumerate(rows)]
     counts = Observation()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(route, "EXCHANGE_METRICS", counts)
+        patch.setattr(runner_exchange, "EXCHANGE_METRICS", counts)  # one object for the process
         copies = step.copies(spark.createDataFrame(facts, SELECTOR_COLUMNS))
     found = copies.select(
         F.concat_ws("/", "ns", "queue"), "payload", "headers", F.col("delay") * 1000, "tries", F.unix_millis("mature")

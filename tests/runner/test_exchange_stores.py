@@ -22,7 +22,7 @@ from tests.runner.test_exchange import World
 pytestmark = pytest.mark.full
 
 STORES = registered.schemes()
-MARK = "test"  #: the header that tells the test which of the messages in a queue of everybody's are its own
+MARK = "test"  #: the header that marks a test's own messages in a shared queue
 
 
 class Stores(World):
@@ -256,13 +256,13 @@ def test_twenty_exchanges_in_three_databases_route_every_message_once(stores, na
         left = Counter(numbers if queue not in wires else [])
         assert stores.numbers(place(queue)) == left, queue
     assert stores.numbers(f"{place('b5').split('/')[0]}/{NO_ROUTE}") == Counter(every["b5"] - every["c5"])
-    told = {one.name.removeprefix(f"{name}."): one for one in graph.status().values()}
-    assert {one.state for one in told.values()} == {"finished"}
+    status = {one.name.removeprefix(f"{name}."): one for one in graph.status().values()}
+    assert {one.state for one in status.values()} == {"finished"}
     for src, dst in wires.items():
-        traffic = told[src].traffic
+        traffic = status[src].traffic
         assert traffic.received == len(every[src])
         assert traffic.pushed == {str(stores.place(place(to))): len(every[to]) for to in dst}
         assert traffic.no_route == (len(every["b5"] - every["c5"]) if src == "b5" else 0)
         assert traffic.failed.total() == traffic.too_many_hops == 0
     kept = {key: one for url in stores.urls.values() for key, one in load_traffic(url).items()}
-    assert {one.name: kept[one.name] for one in told.values()} == {one.name: one.traffic for one in told.values()}
+    assert {one.name: kept[one.name] for one in status.values()} == {one.name: one.traffic for one in status.values()}

@@ -34,15 +34,15 @@ def messages():
     return batch.set_column(2, "payload", batch.column("payload").cast(pa.string()))
 
 
-@pytest.mark.parametrize(("made", "told"), WRONG.values(), ids=WRONG)
-def test_a_link_tries_the_message_again_and_the_others_go_on(made, told):
+@pytest.mark.parametrize(("made", "expected"), WRONG.values(), ids=WRONG)
+def test_a_link_tries_the_message_again_and_the_others_go_on(made, expected):
     def process(one):
         return Forward(**made) if one.payload["n"] == 1 else Forward({"n": 2})
 
     (batch,) = _FunctionCalls(Link(Place("a"), [Place("b")], process=process))(iter([messages()]))
     first, second = batch.to_pylist()
     assert (first["outcome"], second["outcome"], second["payload"]) == ("rollback", "move", '{"n":2}')
-    assert first["reason"].startswith(f"MessageError: {told}")
+    assert first["reason"].startswith(f"MessageError: {expected}")
 
 
 def test_a_link_whose_error_is_no_text_says_so(caplog):
@@ -55,8 +55,8 @@ def test_a_link_whose_error_is_no_text_says_so(caplog):
     assert batch.column("reason").to_pylist() == ["ValueError: no ?"] * 2
 
 
-@pytest.mark.parametrize(("made", "told"), WRONG.values(), ids=WRONG)
-def test_a_processor_tells_its_error_queue_and_the_others_go_on(made, told):
+@pytest.mark.parametrize(("made", "expected"), WRONG.values(), ids=WRONG)
+def test_a_wrong_result_goes_to_the_error_queue_and_the_others_go_on(made, expected):
     def function(process, found):
         return {"b": Output(**made) if found["a"].payload["n"] == 1 else {"n": 2}}
 
@@ -67,7 +67,7 @@ def test_a_processor_tells_its_error_queue_and_the_others_go_on(made, told):
     (batch,) = RowCalls(ProcessorFunction("p", processor, None), processor)(iter([rows]))
     first, second = batch.to_pylist()
     assert [first["queue"], second["queue"], second["payload"]] == ["e", "b", '{"n":2}']
-    assert load_json(first["payload"].encode())["cause"]["cause"].startswith(told)
+    assert load_json(first["payload"].encode())["cause"]["cause"].startswith(expected)
 
 
 def test_a_system_that_is_a_function_is_called_once_for_all_tasks_of_a_process():

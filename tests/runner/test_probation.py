@@ -63,7 +63,7 @@ def test_one_that_takes_long_keeps_the_others_waiting_for_a_limited_time_only(pr
     assert probation.choose({"last": 0}) == ["last"], "beside the others"
 
 
-def test_a_suspect_that_never_starts_keeps_nobody_waiting_for_ever(probation, clock):
+def test_a_suspect_that_never_starts_does_not_block_others_forever(probation, clock):
     probation.choose({"stuck": 0, "next": 0})
     clock.now += 3 * ALONE_SECONDS
     assert probation.let_next("stuck", 0.0)
@@ -99,7 +99,7 @@ def test_the_one_on_probation_is_to_blame(probation):
     assert probation.blame() == "one"
 
 
-def test_nobody_is_to_blame_if_none_or_several_were_on_probation_and_they_are_alone_for_longer(probation, clock):
+def test_no_step_is_blamed_if_none_or_several_were_on_probation_and_they_are_alone_for_longer(probation, clock):
     probation.choose({"good": None})
     assert probation.blame() is None
     probation.restart()

@@ -42,7 +42,7 @@ def frame(spark, rows, *names):
     return spark.createDataFrame([(*row, str(number)) for number, row in enumerate(rows)], schema)
 
 
-def made(route, rows):
+def outputs_of(route, rows):
     """What comes of rows: `(queue, payload, headers)`."""
     return [
         (one.queue, json.loads(one.payload), dict(one.headers))
@@ -51,7 +51,7 @@ def made(route, rows):
 
 
 def of(processor, rows, **facts):
-    return made(route(processor, provenance=False, **facts), rows)
+    return outputs_of(route(processor, provenance=False, **facts), rows)
 
 
 def seen(process, messages):
@@ -130,9 +130,9 @@ def test_processor_fn(spark):
     """Cues' processor-fn: called for messages that pass, with its context; its results go on."""
 
     def work(process, messages):
-        told = {"id": process.id, "by": process.opts["by"], "limit": process.system["limit"]}
-        told |= {"hash": process.delivery_hash, "delivery": process.delivery, "out": process.config["out"]}
-        return {"out": told | {"n": messages["in"].payload["n"]}, "other": None}
+        facts = {"id": process.id, "by": process.opts["by"], "limit": process.system["limit"]}
+        facts |= {"hash": process.delivery_hash, "delivery": process.delivery, "out": process.config["out"]}
+        return {"out": facts | {"n": messages["in"].payload["n"]}, "other": None}
 
     rows = frame(
         spark,
@@ -144,12 +144,12 @@ def test_processor_fn(spark):
     )
     outs = {"out": Place("o"), "other": Place("p")}
     processor = Processor(work, in_={"in": Input("a")}, out=outs, rows=True, topics="a", opts={"by": 2})
-    told = {
+    facts = {
         "id": "p", "by": 2, "limit": 60, "hash": "3", "delivery": "exactly-once",
         "out": {"out": "l/o", "other": "l/p"}, "n": 3,
     }  # fmt: skip
-    assert of(processor, rows, system={"limit": 60}) == [("o", told, {})]
-    assert of(processor, rows, system=lambda: {"limit": 60}) == [("o", told, {})]
+    assert of(processor, rows, system={"limit": 60}) == [("o", facts, {})]
+    assert of(processor, rows, system=lambda: {"limit": 60}) == [("o", facts, {})]
 
 
 # --- what functions give --------------------------------------------------------------------------
@@ -205,7 +205,7 @@ def test_frames_give_columns_by_output(spark):
 
 
 def test_frames_may_become_other_frames(spark):
-    """Rows may be left out, and become several; a column that is kept tells where they are from."""
+    """Rows may be left out, and become several; a column that is kept shows their origin."""
 
     def work(process, df):
         words = F.split(F.try_variant_get(F.parse_json("in.payload"), "$", "string"), " ")
@@ -213,7 +213,7 @@ def test_frames_may_become_other_frames(spark):
         return each.select(F.struct("word").alias("out"), "provenance")
 
     rows = frame(spark, [(message("1", "q", '"a b"'),), (message("2", "q", '"c d"'),)], "in")
-    found = made(route(Processor(work, in_={"in": Input("q")}, out={"out": Place("o")})), rows)
+    found = outputs_of(route(Processor(work, in_={"in": Input("q")}, out={"out": Place("o")})), rows)
     hops = {"l/q": {"position": "1", "time": 1_356_998_400_000}}
     assert [(one["word"], json.loads(headers["x-provenance"])) for _, one, headers in found] == [
         ("a", hops),
@@ -235,7 +235,7 @@ def test_frames_may_become_other_frames(spark):
 def test_functions_that_cannot_work_are_refused_at_the_start(spark, function, wrong):
     processor = Processor(function, in_={"in": Input("q")}, out={"out": Place("o")})
     with pytest.raises(GraphError, match=wrong):
-        made(route(processor), frame(spark, [], "in"))
+        outputs_of(route(processor), frame(spark, [], "in"))
 
 
 # --- where it comes from --------------------------------------------------------------------------
@@ -257,12 +257,12 @@ def test_provenance_is_merged_from_all_inputs(spark):
         lambda process, got: {"out": Output(1, {"x-provenance": "mine", "by": "me"})},
         in_={"a": Input("a"), "b": Input("b")}, out={"out": Place("o")}, rows=True,
     )  # fmt: skip
-    found = [headers for _, _, headers in made(route(processor), rows)]
+    found = [headers for _, _, headers in outputs_of(route(processor), rows)]
     one, two, three = ({"position": id, "time": 1_356_998_400_000} for id in "123")
     assert [json.loads(one["x-provenance"]) for one in found] == [
         {"l/s": hops["l/s"], "l/a": one, "l/b": two}, {"l/a": three}]  # fmt: skip
     assert {one["by"] for one in found} == {"me"}
-    assert [one for _, _, one in made(route(processor, provenance=False), rows)] == [
+    assert [one for _, _, one in outputs_of(route(processor, provenance=False), rows)] == [
         {"x-provenance": "mine", "by": "me"}] * 2  # fmt: skip
 
 
@@ -282,7 +282,7 @@ def test_a_row_that_fails_goes_to_the_error_queue(spark):
         fails, in_={"in": Input("q")}, out={"out": Place("o")}, rows=True, errors=Place("errors"), opts={"x": 1}
     )
     rows = frame(spark, [(message(str(n), "q", {"n": n}),) for n in (1, 2, 4, 6)], "in")
-    found = made(route(processor), rows)
+    found = outputs_of(route(processor), rows)
     assert [queue for queue, _, _ in found] == ["errors", "errors", "errors", "o"]
     odd, unwritten, unknown = (payload for _, payload, _ in found[:3])
     assert (odd["type"], odd["n"], odd["cause"]["cause"]) == ("odd", 1, "1 is odd")
@@ -296,4 +296,4 @@ def test_a_row_that_fails_goes_to_the_error_queue(spark):
 def test_a_row_that_fails_without_an_error_queue_fails_the_batch(spark):
     processor = Processor(fails, in_={"in": Input("q")}, out={"out": Place("o")}, rows=True)
     with pytest.raises(PythonException, match="1 is odd"):
-        made(route(processor), frame(spark, [(message(str(n), "q", {"n": n}),) for n in (6, 1)], "in"))
+        outputs_of(route(processor), frame(spark, [(message(str(n), "q", {"n": n}),) for n in (6, 1)], "in"))

@@ -38,7 +38,7 @@ def outs(*queues):
     return {queue: Place(queue, "l") for queue in queues}
 
 
-def payloads(graph, queue):
+def payloads_in(graph, queue):
     return [one.payload for one in graph.messages(f"l/{queue}")]
 
 
@@ -49,23 +49,23 @@ def provenance(message):
 # --- one graph for all that works -----------------------------------------------------------------
 
 
-def numbers(messages):
+def numbers_in(messages):
     return [one.payload["x"] for one in messages.values()]
 
 
 def add(process, messages):
     (out,) = process.config["out"]
-    return {out: {"x": sum(n + 1 for n in numbers(messages))}}
+    return {out: {"x": sum(n + 1 for n in numbers_in(messages))}}
 
 
 def to_all(process, messages):
     """Broadcast: the same to every output."""
-    total = sum(n + 1 for n in numbers(messages))
+    total = sum(n + 1 for n in numbers_in(messages))
     return {out: {"x": total} for out in process.config["out"]}
 
 
 def no_odds(process, messages):
-    (n,) = numbers(messages)
+    (n,) = numbers_in(messages)
     if n % 2:
         raise ValueError("odd")
     return {"evens": {"x": n}}
@@ -92,7 +92,7 @@ def column(process, df):
     return {"framed": F.struct((x * 10).alias("x"))}
 
 
-def by_hand(process, messages):
+def act_directly(process, messages):
     """It reads and writes by itself, and hands on where that comes from."""
     (one,) = messages.values()
     for more in process.tailers["extra"].reserve(10):
@@ -135,7 +135,7 @@ def worked(spark, tmp_path_factory):
         "hears_too": Processor(store, in_={"all": Input("s_all", "l", "log")}, **rows),
         "s_hand": Processor(),
         "hand": Processor(
-            by_hand, in_=ins("s_hand"), out=outs("hand_out"), tailers=outs("extra") , appenders=outs("written")
+            act_directly, in_=ins("s_hand"), out=outs("hand_out"), tailers=outs("extra") , appenders=outs("written")
         ),
         "alone": Processor(alone, tailers=outs("alone_in"), appenders=outs("alone_out")),
     }  # fmt: skip
@@ -176,7 +176,7 @@ def test_graph_source_sink(worked):
 
 def test_graph_pipe_and_join_and_join_fork(worked):
     """graph-pipe, graph-join, graph-join-fork: n-th with n-th, in each output, with provenance."""
-    assert payloads(worked.graph, "q1") == payloads(worked.graph, "q2") == [{"x": 9}, {"x": 14}]
+    assert payloads_in(worked.graph, "q1") == payloads_in(worked.graph, "q2") == [{"x": 9}, {"x": 14}]
     for queue in ("q1", "q2"):
         first, second = map(provenance, worked.graph.messages(f"l/{queue}"))
         for n, hops in enumerate((first, second)):
@@ -184,7 +184,7 @@ def test_graph_pipe_and_join_and_join_fork(worked):
             for source in ("s_pipe", "s_a", "s_b"):
                 assert hops[f"l/{source}"]["position"] == worked.ids[source][n]
         assert first["l/s_a"]["time"] <= first["l/joined"]["time"] <= second["l/joined"]["time"]
-    assert payloads(worked.graph, "s_b") == [{"x": 6}], "it has nobody to go with"
+    assert payloads_in(worked.graph, "s_b") == [{"x": 6}], "there is no other message to join it with"
     status = worked.graph.status()["fork"]
     assert (status.src, status.dst) == ("l/joined + l/piped", ["l/q1", "l/q2"])
     assert (status.traffic.received, status.traffic.pushed) == (2, {"l/q1": 2, "l/q2": 2})
@@ -198,7 +198,7 @@ def test_graph_broadcast(worked):
 
 
 def test_graph_error(worked):
-    assert payloads(worked.graph, "evens") == [{"x": 2}, {"x": 4}]
+    assert payloads_in(worked.graph, "evens") == [{"x": 2}, {"x": 4}]
     errors = stored(worked, "done_counter")
     assert [one["messages"]["l/s_error"]["payload"] for one in errors] == [{"x": 1}, {"x": 3}]
     assert [one["messages"]["l/s_error"]["id"] for one in errors] == worked.ids["s_error"][::2]
@@ -210,9 +210,9 @@ def test_graph_error(worked):
 def test_graph_imperative(worked):
     written = worked.graph.messages("l/written")
     assert [(one.payload, sorted(one.headers)) for one in written] == [({"x": 7}, ["by"]), ({"x": 6}, ["from"])]
-    assert payloads(worked.graph, "hand_out") == [{"x": -5}]
+    assert payloads_in(worked.graph, "hand_out") == [{"x": -5}]
     assert worked.graph.messages("l/extra") == []
-    assert payloads(worked.graph, "alone_out") == [{"x": 7}]
+    assert payloads_in(worked.graph, "alone_out") == [{"x": 7}]
 
 
 def test_functions_on_frames(worked):
@@ -246,14 +246,14 @@ def test_graph_alts(spark, tmp_path):
     for to, n in (("s1", 1), ("s2", 2), ("s2", 3), ("s1", 4)):
         graph.send({"x": n}, to=to)
         done.append({"x": n + 1})
-        wait_until(lambda: payloads(graph, "out") == done)
+        wait_until(lambda: payloads_in(graph, "out") == done)
     assert [list(provenance(one)) for one in graph.messages("l/out")] == [["l/s1"], ["l/s2"], ["l/s2"], ["l/s1"]]
     assert graph.status()["alts"].src == "l/s1 | l/s2"
     graph.stop()
     assert graph.status()["alts"].state == "stopped"
     graph.send({"x": 5}, to="s2")
     graph.start(spark)
-    wait_until(lambda: payloads(graph, "out") == [*done, {"x": 6}])
+    wait_until(lambda: payloads_in(graph, "out") == [*done, {"x": 6}])
     graph.stop()
 
 
@@ -278,7 +278,7 @@ def unwritable(process, messages):
     return {name: {"n": float("nan") if broken else n[0]} for name in process.config["out"]}
 
 
-def run(graph, spark):
+def run_steps(graph, spark):
     """Run the steps, a few at a time, until they are done or fail as planted.
 
     On a busy machine, they may fail to connect back: they are then started again.
@@ -330,7 +330,7 @@ def broken(spark, tmp_path_factory):
                 queue.push_many([{"n": 1}, {"n": 2}])
         with Queue(store, "alts2") as queue:
             queue.push({"n": 1})
-    run(graph, spark)
+    run_steps(graph, spark)
     names = ["interrupted", "alts_out", "fork1", "fork2", "handled", "unwritten", "no_write", "most_out", "least_out",
              "done_out", "e1", "e2"]  # fmt: skip
 
@@ -348,7 +348,7 @@ def broken(spark, tmp_path_factory):
         queue.push({"n": 2})
     forget_the_last_commit(folder / "checkpoints" / "done")
     again = runner(folder, processors(mended=True), system=system)
-    run(again, spark)
+    run_steps(again, spark)
     assert {name: one.error for name, one in again.status().items() if one.error} == {}
     tried = [json.loads(line) for line in attempts.read_text().splitlines()]
     return SimpleNamespace(then=then, now=look(), status=status, attempts=tried, url=url)

@@ -164,7 +164,7 @@ def test_what_the_server_does_if_spark_does_not_start(servers, die, monkeypatch,
         raise OSError("no memory")
 
     monkeypatch.setattr(served._spark, "_get_spark", fail)
-    monkeypatch.setattr(shared_graph, "SPARK_RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(shared_graph, "SPARK_RETRY_SECONDS", 0.1)  # of the server's graph
     die()
     wait_until(lambda: "Spark cannot start, which is retried" in caplog.text, 30)
     wait_until(lambda: servers.run(name).owner is None, 30, description="another server may run it")

@@ -31,7 +31,7 @@ def traffic(n):
     )
 
 
-def test_counts_add_up_whoever_counts(url, exchange):
+def test_counts_of_several_processes_add_up(url, exchange):
     assert exchange not in load_traffic(url)
     threads = [
         threading.Thread(target=lambda: [add_traffic(url, exchange, traffic(n)) for n in range(5)]) for _ in "abc"

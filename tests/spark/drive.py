@@ -46,7 +46,7 @@ def task(
     connect: bool = False,
     listened: bool = True,
 ) -> Iterator[TaskContext]:
-    """Run in a task of this partition; of this batch of a streaming query, where they are given.
+    """Run in a task of this partition; of this batch of a streaming query, if they are given.
 
     `connect`: the job came over Spark Connect. `listened`: the session has our listener.
     """
@@ -225,8 +225,8 @@ class Query:
         self.work, self.columns = work, columns
         self.id = str(uuid.uuid4())
         self.options = {"waitTimeout": "0s"} | options
-        self.offsets: list[dict[str, Any]] = []  #: Spark's log of what was planned
-        self.finished = 0  #: of those so many are done: Spark's log of commits
+        self.offsets: list[dict[str, Any]] = []  #: Spark's log of planned batches
+        self.finished = 0  #: how many of those are done: Spark's log of commits
         self.listened = True  #: whether the session has our listener
         self.reports = True  #: whether the driver lives until that hears what was read
 
@@ -236,7 +236,7 @@ class Query:
         reader: Any = data_source.streamReader(self.columns or data_source.schema())
         limit = reader.getDefaultReadLimit() if SPARK >= (4, 2) else None
         try:
-            if old and self.offsets:  # they tell a restarted query where it stands
+            if old and self.offsets:  # they show a restarted query where it stands
                 assert list(reader.partitions(self.offsets[-1], self.offsets[-1])) == []
             start: dict[str, Any] = self.offsets[self.finished - 1] if self.finished else reader.initialOffset()
             if not old:
@@ -270,7 +270,7 @@ class Query:
 
     def dies(self) -> None:
         """Let its process be gone: another one may run its consumer at once."""
-        if self.offsets and self.options.get("mode") != "log":  # what nobody reserves has no owner
+        if self.offsets and self.options.get("mode") != "log":  # what is not reserved has no owner
             with open_store(self.options["url"]) as store:
                 inputs = json.loads(self.options.get("inputs", "{}")) or {"": {"queue": self.options.get("queue")}}
                 for one in inputs.values():

@@ -43,7 +43,7 @@ def test_another_thread_reads_and_writes_after_registration(q):
             stream = q.stream().select("payload").writeStream.format("queue").option("url", q.url)
             stream = stream.option("queue", f"{q.name}.out").option("checkpointLocation", q.checkpoint)
             stream.trigger(availableNow=True).start().awaitTermination()
-        except Exception as error:  # noqa: BLE001  for the other thread
+        except Exception as error:  # noqa: BLE001 - the test looks at it
             failures.append(error)
 
     thread = threading.Thread(target=work)

@@ -33,7 +33,7 @@ def buckets(store, queue):
     ]
 
 
-def payloads(url, queue):
+def numbers_in_queue(url, queue):
     return [one.payload["n"] for one in found(url, queue)]
 
 
@@ -41,8 +41,8 @@ def numbered(start, end):
     return rows([{"n": n} for n in range(start, end)])
 
 
-def fill(url, name, total, tasks, **options):
-    """Write so many messages in buckets."""
+def write_buckets(url, name, total, tasks, **options):
+    """Write a number of messages in buckets."""
     ends = [total * number // tasks for number in range(tasks + 1)]
     parts = [numbered(start, end) for start, end in pairwise(ends)]
     Write(url=url, queue=name, **{"layout": "bucket"} | options).run(*parts)
@@ -50,7 +50,7 @@ def fill(url, name, total, tasks, **options):
 
 @pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
 def test_a_write_in_buckets_is_read_back_as_single_messages(any_url, name, store, delivery):
-    fill(any_url, name, 2_500, 2, bucketSize="700", delivery=delivery)
+    write_buckets(any_url, name, 2_500, 2, bucketSize="700", delivery=delivery)
     assert sorted(buckets(store, name)) == [550, 550, 700, 700]
     read, sizes, options = [], [], {"maxRecordsPerTrigger": "1500", "numPartitions": "2", "delivery": delivery}
 
@@ -74,12 +74,12 @@ def test_the_setting_of_a_queue_holds_for_spark_too(any_url, name, store, out):
     options = {"maxRecordsPerTrigger": "700", "numPartitions": "1"}
     Query(lambda batch: batch.write(url=any_url, queue=out), url=any_url, queue=name, **options).run()
     assert sorted(buckets(store, out)) == [100, 300, 300, 300]  # of batches of 700 and 300
-    assert sorted(payloads(any_url, out)) == list(range(1_000))
+    assert sorted(numbers_in_queue(any_url, out)) == list(range(1_000))
 
 
 @pytest.mark.every_store
 def test_a_batch_in_buckets_that_comes_again_is_not_written_again(any_url, name, store, out):
-    fill(any_url, name, 900, 2, bucketSize="200")
+    write_buckets(any_url, name, 900, 2, bucketSize="200")
     options = {"layout": "bucket", "bucketSize": "150"}
     failures = [0, 1]
 
@@ -93,14 +93,14 @@ def test_a_batch_in_buckets_that_comes_again_is_not_written_again(any_url, name,
         with pytest.raises(RuntimeError):
             query.run()
     query.run()
-    assert sorted(payloads(any_url, out)) == list(range(900))
+    assert sorted(numbers_in_queue(any_url, out)) == list(range(900))
     assert max(buckets(store, out)) == 150
     assert left_behind(any_url, out) == []
 
 
 @pytest.mark.every_store
 def test_messages_of_one_bucket_are_settled_one_by_one_by_several_tasks(any_url, name, store):
-    fill(any_url, name, 40, 1, bucketSize="40")
+    write_buckets(any_url, name, 40, 1, bucketSize="40")
     ways = ["commit", "rollback", "dead"]
 
     def settle(batch):
@@ -113,8 +113,8 @@ def test_messages_of_one_bucket_are_settled_one_by_one_by_several_tasks(any_url,
     with Queue(any_url, name) as queue:
         sizes = queue.sizes()
     assert (sizes.ready, sizes.scheduled, sizes.reserved, sizes.dead) == (0, 10, 0, 10)
-    assert {n % 4 for n in payloads(any_url, name)} == {1}
-    assert {n % 4 for n in payloads(any_url, f"{name}.dead")} == {2}
+    assert {n % 4 for n in numbers_in_queue(any_url, name)} == {1}
+    assert {n % 4 for n in numbers_in_queue(any_url, f"{name}.dead")} == {2}
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_messages_of_one_bucket_are_settled_one_by_one_by_several_tasks(any_url,
         ({"layout": "bucket", "compression": "gzip"}, "one of lz4, zstd"),
     ],
 )
-def test_bucket_options_that_cannot_be_meant_are_refused(sqlite_url, name, options, message):
+def test_invalid_bucket_options_are_refused(sqlite_url, name, options, message):
     with pytest.raises(OptionError, match=message):
         Write(TEXT, url=sqlite_url, queue=name, **options)
 

@@ -30,7 +30,7 @@ query.awaitTermination()
 """
 
 
-def start(folder, *arguments):
+def start_program(folder, *arguments):
     (folder / "program.py").write_text(PROGRAM)
     command = [sys.executable, "program.py", *map(str, arguments)]
     return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -77,11 +77,11 @@ def test_two_processes_on_one_checkpoint_lose_and_duplicate_nothing(any_url, nam
     arguments = (any_url, name, tmp_path / "checkpoint", out)
     with Queue(any_url, name) as queue, Queue(any_url, out) as written, open_store(any_url) as store:
         queue.push_many([{"n": n} for n in range(5)])
-        first = start(tmp_path, *arguments, "yes")
+        first = start_program(tmp_path, *arguments, "yes")
         try:
             queue_is_drained(store, name, out, 5)
             queue.push_many([{"n": n} for n in range(5, 10)])
-            second = start(tmp_path, *arguments, "no")
+            second = start_program(tmp_path, *arguments, "no")
             output, errors = second.communicate(timeout=120)
             assert "FileSystemBasedCheckpointFileManager" in output
             assert second.returncode, "the second query was not refused"

@@ -195,7 +195,7 @@ def test_a_query_whose_messages_were_taken_fails_instead_of_committing_them(q_an
     def steal(df, batch_id):
         df.collect()
         if not taken:
-            with open_store(q_any.url) as store:  # as if the lease had ended: somebody else has a part of the batch
+            with open_store(q_any.url) as store:  # as if the lease had ended: another one has a part of the batch
                 (tag,) = {one.tag for one in store.reservations(q_any.name)}
                 ids = [one.id for batch in store.fetch(q_any.name, tag) for one in messages(batch)][:5]
                 store.transfer(q_any.name, tag, "thief/0", ids, lease=3_600_000)

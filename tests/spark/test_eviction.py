@@ -68,11 +68,11 @@ def planned(made, url, **options):
 
 
 @pytest.mark.parametrize(
-    ("policy", "limit", "told"),
+    ("policy", "limit", "expected"),
     [("allkeys-lru", "100mb", LOSES), ("volatile-ttl", "100mb", HISTORY), ("noeviction", "100mb", ""),
      ("allkeys-lru", "0", "")],
 )  # fmt: skip
-def test_a_process_that_opens_the_store_is_warned_once_and_asks_once(evicting, heard, policy, limit, told):
+def test_a_process_that_opens_the_store_is_warned_once_and_asks_once(evicting, heard, policy, limit, expected):
     server = evicting(policy, limit)
     for _ in range(2):
         with Queue(server.url, "q") as queue, open_store(server.url) as store:
@@ -80,7 +80,7 @@ def test_a_process_that_opens_the_store_is_warned_once_and_asks_once(evicting, h
             assert len(queue.reserve(2)) == 2
             assert store.sizes("q").total == 2
             store.drop("q")
-    assert heard() == ([("WARNING", f"{server.url}: {told}")] if told else [])
+    assert heard() == ([("WARNING", f"{server.url}: {expected}")] if expected else [])
     assert asked(server) == 1
 
 
@@ -150,7 +150,7 @@ def test_history_that_goes_early_refuses_nothing(evicting, heard):
 
 
 @pytest.mark.parametrize(("policy", "state"), [("allkeys-lru", "bad"), ("volatile-ttl", "worry")])
-def test_the_doctor_tells_messages_from_history(evicting, policy, state):
+def test_the_doctor_distinguishes_messages_from_history(evicting, policy, state):
     (found,) = [one for one in doctor.examine(evicting(policy).url) if one.what == "full memory"]
     assert found.state == state and ("history" in found.told) == (state == "worry")
 

@@ -179,7 +179,7 @@ def test_a_lease_that_ended_while_a_batch_was_worked_on(moving, died, taken):
     found = Counter([*moved.written, *others])
     assert set(found) == set(range(30)) and moved.left == 0
     twice = {n for n, times in found.items() if times > 1}
-    assert twice <= (set(range(10, 20)) if died == "after" else set()), "at least once, of what had been written"
+    assert twice <= (set(range(10, 20)) if died == "after" else set()), "at least once, of rows that had been written"
 
 
 @pytest.mark.parametrize("taken", [4, 100])

@@ -400,7 +400,7 @@ def test_a_variant_is_written_as_spark_does(type, content, text):
 
 
 @pytest.mark.parametrize("value", [b"", bytes([12 << 2, 1]), bytes([2, 255, 255]), bytes([60 << 2])])
-def test_a_variant_that_is_none_is_an_error_of_its_row(value):
+def test_an_invalid_variant_is_an_error_of_its_row(value):
     with pytest.raises(ValueError, match="VARIANT"):
         variant_text(value, NO_NAMES, MomentStyle())
 

@@ -35,7 +35,7 @@ def test_a_mode_that_would_change_messages_is_refused_once_with_the_right_way(q,
     with caplog.at_level(logging.WARNING), pytest.raises(StreamingQueryException) as caught:
         supervise(lambda: writing(q, counts, mode), q.url)  # it does not start again
     assert f"outputMode('{mode}') {WAY}" in failure_of(caught.value).text
-    if mode == "update":  # Spark itself refuses it, so the listener tells the way
+    if mode == "update":  # Spark itself refuses it, so the listener says what to do
         wait_until(lambda: WAY in caplog.text)
     else:
         assert WAY in str(caught.value)

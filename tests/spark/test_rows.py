@@ -22,7 +22,7 @@ UTC_TIME = pa.timestamp("us", tz="UTC")
 HEADERS = pa.map_(pa.string(), pa.string())
 
 
-def push(url, name, values, **options):
+def push_values(url, name, values, **options):
     with Queue(url, name) as queue:
         return queue.push_many(values, **options)
 
@@ -35,8 +35,8 @@ def read(url, name, columns=None, **options):
 
 
 def test_a_snapshot_shows_all_and_changes_nothing(any_url, name):
-    push(any_url, name, [{"n": 1}, {"n": 2}, {"n": 3}], headers={"h": "1"})
-    push(any_url, name, [{"n": 4}], delay=3600)
+    push_values(any_url, name, [{"n": 1}, {"n": 2}, {"n": 3}], headers={"h": "1"})
+    push_values(any_url, name, [{"n": 4}], delay=3600)
     with Queue(any_url, name) as client:
         client.reserve(1)
         shown = read(any_url, name)
@@ -55,7 +55,7 @@ def test_a_snapshot_shows_all_and_changes_nothing(any_url, name):
     ],
 )
 def test_payload_formats_of_a_read(any_url, name, form, kind, values):
-    push(any_url, name, [{"a": 1}, "text", b"\x00\xff"])
+    push_values(any_url, name, [{"a": 1}, "text", b"\x00\xff"])
     options = {"url": any_url, "queue": name, "payloadFormat": form}
     assert source(options).schema()["payload"].dataType.simpleString() == kind
     shown = sorted(snapshot(**options), key=lambda row: (row["mature"], row["id"]))
@@ -64,7 +64,7 @@ def test_payload_formats_of_a_read(any_url, name, form, kind, values):
 
 def test_a_variant_payload(any_url, name):
     values = [{"a": {"b": [1, 2**60]}}, "text", 5, None][: 3 if "mongodb" in any_url else 4]
-    push(any_url, name, values)
+    push_values(any_url, name, values)
     options = {"url": any_url, "queue": name, "payloadFormat": "variant"}
     assert isinstance(source(options).schema()["payload"].dataType, VariantType)
     shown = [row["payload"] for row in sorted(snapshot(**options), key=lambda row: row["id"])]
@@ -110,7 +110,7 @@ def test_typed_payloads(any_url, name):
         "o": {"k": 1}, "x": {"y": 2**40}, "unknown": 0,
     }  # fmt: skip
     odd = {"s": 5, "f": 2, "t": "2013-01-31 05:00:00", "m": "7.25"}
-    push(any_url, name, [good, odd, {"n": 2**31}, {"n": 1.5}, {"l": 5}, "text", {"d": "soon"}, {}])
+    push_values(any_url, name, [good, odd, {"n": 2**31}, {"n": 1.5}, {"l": 5}, "text", {"d": "soon"}, {}])
     shown = sorted(read(any_url, name, TYPED), key=lambda row: row["id"])
     typed = [row["payload"] for row in shown]
     assert typed[0] == {

@@ -30,7 +30,7 @@ sys.meta_path.insert(0, Hides())
 """
 
 
-def run(folder, program, **env):
+def run_program(folder, program, **env):
     """Run a program as cron does: this interpreter, its own folder, no activated environment."""
     (folder / "program.py").write_text(program)
     kept = {
@@ -57,7 +57,7 @@ def quickstart():
 
 
 def test_the_quickstart_runs_as_written_in_an_environment_that_is_not_activated(tmp_path):
-    done = run(tmp_path, quickstart())
+    done = run_program(tmp_path, quickstart())
     assert done.returncode == 0, done.stderr[-3000:]
     assert "book" in done.stdout and "lamp" in done.stdout, done.stdout
     assert (tmp_path / "shop.db").exists()
@@ -65,7 +65,7 @@ def test_the_quickstart_runs_as_written_in_an_environment_that_is_not_activated(
 
 def test_spark_connect_without_its_packages_names_the_extra(tmp_path):
     program = "import sys\nsys.modules['grpc'] = None\nimport spark_queue\nspark_queue.session(**{'spark.remote': 'sc://h'})"
-    done = run(tmp_path, program)
+    done = run_program(tmp_path, program)
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
     assert last.startswith("spark_queue.errors.UsageError: grpcio"), done.stderr
@@ -157,7 +157,7 @@ def test_a_session_made_without_ours_says_in_one_sentence_what_its_workers_lack(
     """On a cluster the driver has the package, and the machines of the executors do not."""
     site = f"{tmp_path}/site:{ROOT}"
     if where == "local":
-        done = run(
+        done = run_program(
             tmp_path, READ.format(master="local[2]", more=""), PYSPARK_PYTHON=str(hidden), PYTHONPATH=str(ROOT)
         )
     else:
@@ -165,7 +165,7 @@ def test_a_session_made_without_ours_says_in_one_sentence_what_its_workers_lack(
         program = READ.format(master="local-cluster[1,1,1024]", more=more)
         if "without" in where:
             program = program.replace("    spark_queue.register(spark)\n", "")
-        done = run(tmp_path, program, PYSPARK_PYTHON=sys.executable, PYTHONPATH=site)
+        done = run_program(tmp_path, program, PYSPARK_PYTHON=sys.executable, PYTHONPATH=site)
     assert done.returncode == 0, done.stderr[-3000:]
     (line,) = [one for one in done.stdout.splitlines() if "Spark's Python workers run" in one]
     assert sys.executable in line or str(hidden) in line

@@ -24,7 +24,7 @@ STREAM = (
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         (
             "…\nTraceback …\nspark_queue.errors.SchemaError: no column 'x'\n\n\tat org.apache…",
@@ -69,8 +69,8 @@ STREAM = (
         ("", Failure("RuntimeError")),
     ],
 )  # fmt: skip
-def test_what_is_told_of_a_text(text, told):
-    assert failure_of(RuntimeError(text)) == told
+def test_the_failure_of_a_text(text, expected):
+    assert failure_of(RuntimeError(text)) == expected
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ spark.stop()
 """
 
 
-def run(place, folder, *jobs):
+def run_jobs(place, folder, *jobs):
     """What these jobs say, or all: an error, or nothing."""
     env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "SPARK_LOCAL_IP": "127.0.0.1"}
     env |= dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), str(place.python(folder)))
@@ -119,7 +119,7 @@ def run(place, folder, *jobs):
 )
 def test_no_task_elsewhere_uses_a_file_of_its_own(tmp_path, monkeypatch, jobs):
     place = Place(tmp_path, machine=True)
-    said = run(place, tmp_path, *jobs)
+    said = run_jobs(place, tmp_path, *jobs)
     monkeypatch.chdir(place.home)
     with Queue(place.url, "once") as queue:
         assert queue.sizes().total == 0
@@ -132,7 +132,7 @@ def test_no_task_elsewhere_uses_a_file_of_its_own(tmp_path, monkeypatch, jobs):
 @pytest.mark.full
 def test_tasks_in_another_container_use_the_volume_that_it_shares(tmp_path):
     place = Place(tmp_path, shared=True)
-    said = run(place, tmp_path)
+    said = run_jobs(place, tmp_path)
     assert not any(said.values()), said
     assert len(said) == 11
     with Queue(place.url, "once") as once, Queue(place.url, "exactly") as exactly:

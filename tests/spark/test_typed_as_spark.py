@@ -87,21 +87,21 @@ def _number(text: str) -> float | str:
     return number if math.isfinite(number) else f"{'-' if number < 0 else ''}Infinity"
 
 
-def plain(kind: pa.DataType) -> pa.DataType:
+def with_plain_types(kind: pa.DataType) -> pa.DataType:
     """Return the type with numbers in place of moments, which Python may not hold."""
     if pa.types.is_struct(kind):
-        return pa.struct([pa.field(one.name, plain(one.type)) for one in kind])
+        return pa.struct([pa.field(one.name, with_plain_types(one.type)) for one in kind])
     if pa.types.is_map(kind):
-        return pa.map_(kind.key_type, plain(kind.item_type))
+        return pa.map_(kind.key_type, with_plain_types(kind.item_type))
     if pa.types.is_list(kind):
-        return pa.list_(plain(kind.value_type))
+        return pa.list_(with_plain_types(kind.value_type))
     if pa.types.is_date32(kind):
         return pa.int32()
     return pa.int64() if pa.types.is_timestamp(kind) or pa.types.is_duration(kind) else kind
 
 
 def rows_of(table: pa.Table) -> list[dict[str, Any]]:
-    return table.cast(pa.schema([pa.field(one.name, plain(one.type)) for one in table.schema])).to_pylist()
+    return table.cast(pa.schema([pa.field(one.name, with_plain_types(one.type)) for one in table.schema])).to_pylist()
 
 
 @contextmanager

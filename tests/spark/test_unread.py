@@ -43,7 +43,7 @@ def limit(batch, number):
     save(batch.limit(3))
 
 
-def take(batch, number):
+def take_three(batch, number):
     batch.take(3)
 
 
@@ -75,7 +75,7 @@ def shuffled(batch, number):
     save(batch.repartition(3).dropDuplicates(["payload"]).join(batch.select("id"), "id"))
 
 
-def same(stream):
+def unchanged(stream):
     return stream
 
 
@@ -93,19 +93,19 @@ def ends(q, stream, work, **options):
 full = pytest.mark.full
 
 READ = [
-    (same, count_and_write),  # several actions
-    pytest.param(same, whole, marks=full),
-    pytest.param(same, cached, marks=full),
-    pytest.param(same, filtered, marks=full),
-    pytest.param(same, shuffled, marks=full),
+    (unchanged, count_and_write),  # several actions
+    pytest.param(unchanged, whole, marks=full),
+    pytest.param(unchanged, cached, marks=full),
+    pytest.param(unchanged, filtered, marks=full),
+    pytest.param(unchanged, shuffled, marks=full),
     pytest.param(lambda df: df.union(df), whole, marks=full),
     pytest.param(lambda df: df.where("id = 'x'"), whole, marks=full),
     pytest.param(lambda df: df.dropDuplicates(["id"]), whole, marks=full),
 ]
 NOT_READ = [
-    (same, take, 3),
-    pytest.param(same, limit, 3, marks=full),
-    pytest.param(same, no_action, 0, marks=full),
+    (unchanged, take_three, 3),
+    pytest.param(unchanged, limit, 3, marks=full),
+    pytest.param(unchanged, no_action, 0, marks=full),
     pytest.param(lambda df: df.limit(3), whole, 3, marks=full),
 ]
 
@@ -153,7 +153,7 @@ def test_with_fail_it_is_not_committed(q, warnings, stream, work, read):
 @pytest.mark.full
 def test_with_ignore_there_is_no_warning(q, warnings):
     q.push(range(ROWS))
-    query, _ = ends(q, same, take, onUnread="ignore")
+    query, _ = ends(q, unchanged, take_three, onUnread="ignore")
     assert (q.sizes().total, warnings(query)) == (0, [])
 
 
@@ -169,7 +169,7 @@ def test_a_batch_that_comes_again_in_parts_gives_no_warning(q, warnings):
             raise ValueError
 
     while True:
-        query, error = ends(q, same, work)
+        query, error = ends(q, unchanged, work)
         if error is None:
             break
     assert runs[3] < ROWS and not q.sizes().total
@@ -182,7 +182,7 @@ def test_supervise_warns_where_there_is_no_listener(q, caplog, monkeypatch):
     monkeypatch.setattr("spark_queue.spark.supervision.is_run_heard", lambda _: False)
     monkeypatch.setattr(failures.QueryListener, "onQueryProgress", lambda *_: None)
     q.push(range(ROWS))
-    supervise(lambda: q.run(q.stream(maxRecordsPerTrigger="50"), take), q.url)
+    supervise(lambda: q.run(q.stream(maxRecordsPerTrigger="50"), take_three), q.url)
     assert [one.getMessage() for one in caplog.records if "Spark read 3 of 50 messages" in one.getMessage()]
 
 

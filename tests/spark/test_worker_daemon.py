@@ -19,7 +19,7 @@ def read(reader, part, query, batch):
         return [row["payload"] for rows in reader.read(part) for row in rows.to_pylist()]
 
 
-def write(writer, values, query, batch):
+def write_in_a_task(writer, values, query, batch):
     """Write rows, as a task; return the task's message to the driver."""
     with drive.task(0, query, batch):
         rows = [attempt(values)]
@@ -41,7 +41,7 @@ def test_tasks_in_forked_workers_lose_and_double_nothing(any_url, name, out, del
                 facts = query.id, batch.number
                 values = [row for part in batch._partitions for row in one(partial(read, batch.reader, part, *facts))]
                 sink = Write(attempt(values).schema, query=query.id, batch=batch.number, **options)
-                sink.commit(other(partial(write, sink.writer, values, *facts)))
+                sink.commit(other(partial(write_in_a_task, sink.writer, values, *facts)))
 
             options = {"url": any_url, "queue": out, "delivery": delivery}
             source = {"url": any_url, "queue": name, "delivery": delivery, "maxRecordsPerTrigger": "7"}

@@ -69,7 +69,7 @@ class Plan:
             raise self.trouble
 
     def fails(self, name: str) -> bool:
-        """Count a request, and tell whether it is the one."""
+        """Count a request, and return whether it is the one."""
         if not self.watching:
             return False
         self.seen.append(name)
@@ -88,7 +88,7 @@ class Plan:
 
 
 def killed(work: Callable[[], object], plan: Plan) -> bool:
-    """Do the work in a process of its own, and tell whether that was killed."""
+    """Do the work in a process of its own, and return whether that was killed."""
     ready, go = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # other threads do not matter to the child

@@ -17,10 +17,13 @@ from spark_queue.stores.types import Note, Sizes, Staged, is_unseen, unseen_tag
 #: A moment in ms; as a pair, one that is only known to lie between two others.
 Moment = int | tuple[int, int]
 
+#: The limit `smallest_partition` of the stores that are compared with the model.
+SMALLEST_PARTITION = 2
+
 
 @dataclass
 class Item:
-    """A message. `tag` holds it until `until`, `None` for ever."""
+    """A message. `tag` holds it until `until`; `None`: forever."""
 
     id: str
     payload: Any
@@ -29,7 +32,7 @@ class Item:
     due: Moment
     tag: str | None = None
     until: Moment | None = None
-    loose: bool = False  #: its lease has ended, and somebody has looked for messages to take since
+    loose: bool = False  #: its lease has ended, and a client has looked for messages since
     rivals: list[Item] = field(default_factory=list)  #: published with it; any of them may be the message
     pushed: Moment | None = None  #: when it was pushed or staged; nothing changes it
     place: int | None = field(default=None, compare=False)  #: among those of the same due time
@@ -151,7 +154,7 @@ class Model:
         return sorted(held, key=self.order.due)
 
     def free(self, queue: str) -> list[Item]:
-        """What nobody holds under a lease that lasts, scheduled messages too, in order."""
+        """The messages that no lease holds, scheduled ones too, in order."""
         free = [one for one in self.queue(queue).values() if not one.lasting(self.now)]
         return sorted(free, key=lambda one: self.order.free(one, self.now))
 
@@ -175,7 +178,7 @@ class Model:
             rows = [len(self.held(queue, f"{tag}/{number}")) for number in range(last + 1)]
             return rows[:1] if partitions == 1 else rows
         ready = [one for one in self.free(queue) if self.order.free(one, self.now)[0] <= min(self.now, before)]
-        rows = partition_sizes(min(limit, len(ready)), partitions)
+        rows = partition_sizes(min(limit, len(ready)), partitions, smallest=SMALLEST_PARTITION)
         self.shake(queue)
         taken = iter(ready)
         for name, share in zip(tags, rows, strict=False):
@@ -186,7 +189,7 @@ class Model:
         return rows
 
     def shake(self, queue: str) -> None:
-        """Somebody looks for messages to take: a store may free now what an ended lease holds."""
+        """Note that a client looks for messages: a store may free now what an ended lease holds."""
         for item in self.queue(queue).values():
             item.loose = item.ended(self.now)
 
@@ -244,8 +247,8 @@ class Model:
             del self.queue(queue)[item.id]
             if history:
                 self.history.setdefault(queue, {})[item.id] = True
-            told = {} if death is None else death | {"x-dl-tries": str(tries[item.id] + failed)}
-            kept = Item(item.id, item.payload, item.headers | told, 0, item.due, pushed=item.pushed, place=item.place)
+            more = {} if death is None else death | {"x-dl-tries": str(tries[item.id] + failed)}
+            kept = Item(item.id, item.payload, item.headers | more, 0, item.due, pushed=item.pushed, place=item.place)
             self.push(to, [kept])
         return len(found)
 

@@ -28,12 +28,12 @@ def store(store):
     return store
 
 
-def all_of(batches):
+def messages_in(batches):
     return [one for batch in batches for one in messages(batch)]
 
 
-def payloads(batches):
-    return [one.payload for one in all_of(batches)]
+def payloads_in(batches):
+    return [one.payload for one in messages_in(batches)]
 
 
 def records(store, queue):
@@ -75,7 +75,7 @@ def test_only_messages_that_mature_together_and_failed_equally_often_share_a_buc
     assert sorted(records(store, name)) == [2, 3, 3]
     assert store.sizes(name) == Sizes(5, 3, 0)
     store.reserve(name, "c/1", 10)
-    found = {one.payload: (one.tries, one.mature) for one in all_of(store.fetch(name, "c/1/0"))}
+    found = {one.payload: (one.tries, one.mature) for one in messages_in(store.fetch(name, "c/1/0"))}
     assert found.keys() == {0, 2, 4, "failed", "failed too"}
     assert found["failed"][0] == 2
     assert all(abs(mature - early) < timedelta(milliseconds=1) for _, mature in found.values())
@@ -84,14 +84,14 @@ def test_only_messages_that_mature_together_and_failed_equally_often_share_a_buc
 def test_one_message_alone_is_no_bucket(store, name):
     store.push(name, pushes(["alone"]))
     assert records(store, name) == []
-    assert payloads(store.peek(name)) == ["alone"]
+    assert payloads_in(store.peek(name)) == ["alone"]
 
 
 def test_large_messages_share_no_bucket_that_would_be_too_large(store, name):
     texts = ["x" * 3_000_000, "y" * 3_000_000, "z"]
     store.push(name, pushes(texts))
     assert records(store, name) == [1, 2]
-    assert payloads(store.peek(name, limit=5)) == texts
+    assert payloads_in(store.peek(name, limit=5)) == texts
 
 
 @pytest.mark.parametrize("compression", ["lz4", "zstd"])
@@ -100,7 +100,7 @@ def test_messages_of_every_kind_come_out_of_a_bucket_as_they_went_in(store, name
     values = [{"a": [1, None, 2.5, "ü"]}, "text", b"\0\xff", 2**62, [], {}, True]
     store.push(name, pushes(values, headers=[{"n": str(n)} if n % 2 else {} for n in range(7)]))
     store.reserve(name, "c/1", 100)
-    found = all_of(store.fetch(name, "c/1/0"))
+    found = messages_in(store.fetch(name, "c/1/0"))
     assert [one.payload for one in found] == values
     assert [one.headers for one in found] == [{"n": str(n)} if n % 2 else {} for n in range(7)]
     assert {one.queue for one in found} == {name}
@@ -129,7 +129,7 @@ def test_the_setting_of_a_queue_holds_for_all_who_do_not_say_otherwise(store, na
         another.push(name, pushes([16, 17]))
     assert records(store, name) == [7, 7]
     assert store.sizes(name).ready == 18
-    assert sorted(payloads(store.peek(name))) == list(range(18))
+    assert sorted(payloads_in(store.peek(name))) == list(range(18))
 
 
 def test_a_dropped_queue_forgets_its_setting(store, name):
@@ -150,7 +150,7 @@ def test_single_messages_and_buckets_of_a_queue_come_in_the_order_of_their_matur
     use_layout(store, Buckets(10))
     store.push(name, pushes([6, 7, 8]))
     assert store.reserve(name, "c/1", 100) == [9]
-    assert payloads(store.fetch(name, "c/1/0")) == list(range(9))
+    assert payloads_in(store.fetch(name, "c/1/0")) == list(range(9))
     assert store.commit(name, "c/1") == 9
 
 
@@ -182,7 +182,7 @@ def test_two_clients_that_split_the_same_bucket_get_each_message_once(store, nam
             line.wait(120)
             at = 0
             while mine.reserve(name, f"t{number}/{at}", 3):
-                found.extend(payloads(mine.fetch(name, f"t{number}/{at}/0")))
+                found.extend(payloads_in(mine.fetch(name, f"t{number}/{at}/0")))
                 mine.commit(name, f"t{number}/{at}")
                 at += 1
 
@@ -201,7 +201,7 @@ def test_a_split_of_a_bucket_that_fits_loses_nothing(store, name):
     (page,) = (one.batch for one in store._buckets(name, None))
     split_bucket(store, name, page.column("id")[0].as_py(), 10)
     assert records(store, name) == [10]
-    assert payloads(store.peek(name)) == list(range(10))
+    assert payloads_in(store.peek(name)) == list(range(10))
 
 
 def test_a_record_that_is_replaced_by_itself_stays(store, name):
@@ -211,10 +211,10 @@ def test_a_record_that_is_replaced_by_itself_stays(store, name):
     record = Record(page.column("id")[0].as_py(), milliseconds(page.column("mature"))[0].as_py())
     replace = partial(store._attempt, store._replace_records, name)  # a transaction may meet another and begin again
     assert replace(None, [record], build_bucket(rows, Buckets(10)))
-    assert payloads(store.peek(name)) == list(range(10))
+    assert payloads_in(store.peek(name)) == list(range(10))
     store.reserve(name, "c/1", 10)
     assert replace("c/1/0", [record], build_bucket(rows, Buckets(10)))
-    assert payloads(store.fetch(name, "c/1/0")) == list(range(10))
+    assert payloads_in(store.fetch(name, "c/1/0")) == list(range(10))
     assert store.sizes(name) == Sizes(0, 0, 10)
     assert not replace("c/2/0", [record], build_bucket(rows, Buckets(10))), "it is not theirs"
     assert not replace(None, [record], build_bucket(rows, Buckets(10))), "it is not free"
@@ -226,35 +226,35 @@ def test_a_record_that_is_replaced_by_itself_stays(store, name):
 # --- some messages of a bucket --------------------------------------------------------------------
 
 
-def held(store, name, n=10):
+def push_and_hold(store, name, n=10):
     store.push(name, pushes(list(range(n))))
     store.reserve(name, "c/1", n)
-    return [one.id for one in all_of(store.fetch(name, "c/1/0"))]
+    return [one.id for one in messages_in(store.fetch(name, "c/1/0"))]
 
 
 def test_some_messages_of_a_bucket_are_committed_and_the_others_stay_held(store, name):
-    ids = held(store, name)
+    ids = push_and_hold(store, name)
     assert store.commit(name, "c/1", [ids[2], ids[5], "stranger"]) == 2
     assert store.commit(name, "c/1", [ids[2]]) == 0
-    assert payloads(store.fetch(name, "c/1/0")) == [0, 1, 3, 4, 6, 7, 8, 9]
+    assert payloads_in(store.fetch(name, "c/1/0")) == [0, 1, 3, 4, 6, 7, 8, 9]
     assert store.sizes(name) == Sizes(0, 0, 8)
     assert store.commit(name, "c/1", [id for id in ids if id not in (ids[2], ids[5])]) == 8
     assert store.reservations(name) == []
 
 
 def test_some_messages_of_a_bucket_fail_and_count_a_try_of_their_own(store, name):
-    ids = held(store, name)
+    ids = push_and_hold(store, name)
     assert store.rollback(name, "c/1", ids[:2]) == 2
     assert store.rollback(name, "c/1", ids[2:4], delay=MINUTE) == 2
     assert store.sizes(name) == Sizes(2, 2, 6)
     store.reserve(name, "c/2", 10)
-    assert [(one.payload, one.tries) for one in all_of(store.fetch(name, "c/2/0"))] == [(0, 1), (1, 1)]
-    assert {one.tries for one in all_of(store.fetch(name, "c/1/0"))} == {0}
+    assert [(one.payload, one.tries) for one in messages_in(store.fetch(name, "c/2/0"))] == [(0, 1), (1, 1)]
+    assert {one.tries for one in messages_in(store.fetch(name, "c/1/0"))} == {0}
 
 
 def test_clients_that_settle_messages_of_one_bucket_at_the_same_time_lose_none(store, name, url):
     use_layout(store, Buckets(200))
-    ids = held(store, name, 200)
+    ids = push_and_hold(store, name, 200)
     done, line = [], threading.Barrier(4)
 
     def settle(number):
@@ -269,15 +269,15 @@ def test_clients_that_settle_messages_of_one_bucket_at_the_same_time_lose_none(s
     for thread in threads:
         thread.join()
     assert sum(done) == 160
-    assert payloads(store.fetch(name, "c/1/0")) == list(range(160, 200))
+    assert payloads_in(store.fetch(name, "c/1/0")) == list(range(160, 200))
 
 
-def test_a_dead_letter_out_of_a_bucket_tells_where_it_comes_from(store, name):
-    ids = held(store, name)
+def test_a_dead_letter_out_of_a_bucket_has_the_queue_that_it_comes_from(store, name):
+    ids = push_and_hold(store, name)
     dead = f"{name}.dead"
     assert store.move(name, dead, tag="c/1", ids=ids[3:5], dead_letter=DeadLetterInfo("why", failed=1)) == 2
     assert store.move(name, dead, tag="c/1", dead_letter=DeadLetterInfo("all")) == 8
-    letters = {one.payload: one.headers for one in all_of(store.peek(dead))}
+    letters = {one.payload: one.headers for one in messages_in(store.peek(dead))}
     assert sorted(letters) == list(range(10))
     assert letters[3]["x-error"] == "why"
     assert letters[3]["x-dl-tries"] == "1"
@@ -285,11 +285,11 @@ def test_a_dead_letter_out_of_a_bucket_tells_where_it_comes_from(store, name):
     assert letters[0]["x-dl-from-queue"] == name
 
 
-def test_a_move_with_a_limit_takes_just_so_many(store, name):
+def test_a_move_with_a_limit_moves_no_more(store, name):
     store.push(name, pushes(list(range(30))))
     other = f"{name}.other"
     assert store.move(name, other, limit=13) == 13
-    assert payloads(store.peek(other, limit=50)) == list(range(13))
+    assert payloads_in(store.peek(other, limit=50)) == list(range(13))
     assert store.move(name, other, limit=50) == 17
 
 
@@ -298,7 +298,7 @@ def test_free_messages_in_buckets_are_moved_by_their_ids(store, name):
     store.push(name, batch)
     ids = batch.column("id").to_pylist()
     assert store.move(name, f"{name}.other", ids=[ids[1], ids[12], ids[13]]) == 3
-    assert sorted(payloads(store.peek(f"{name}.other"))) == [1, 12, 13]
+    assert sorted(payloads_in(store.peek(f"{name}.other"))) == [1, 12, 13]
     assert store.sizes(name).ready == 27
 
 
@@ -311,18 +311,18 @@ def test_a_filter_finds_messages_in_buckets(store, name):
     use_layout(store, "single")
     store.push(name, pushes(["single"], ids=["n"]))
     found = [Condition("id", "in", ("m03", "m17", "n", "stranger"))]
-    assert sorted(map(str, payloads(store.peek(name, found)))) == ["17", "3", "single"]
-    assert payloads(store.peek(name, [Condition("id", ">=", "m23")], limit=2)) == [23, 24]
-    assert payloads(store.peek(name, [Condition("id", "=", "n")], limit=1)) == ["single"]
-    assert payloads(store.peek(name, [Condition("tries", ">", 0)])) == []
+    assert sorted(map(str, payloads_in(store.peek(name, found)))) == ["17", "3", "single"]
+    assert payloads_in(store.peek(name, [Condition("id", ">=", "m23")], limit=2)) == [23, 24]
+    assert payloads_in(store.peek(name, [Condition("id", "=", "n")], limit=1)) == ["single"]
+    assert payloads_in(store.peek(name, [Condition("tries", ">", 0)])) == []
 
 
 def test_history_holds_the_messages_of_buckets(store, name):
-    ids = held(store, name)
+    ids = push_and_hold(store, name)
     assert store.commit(name, "c/1", ids[:4], history=MINUTE) == 4
     assert store.commit(name, "c/1", history=MINUTE) == 6
-    assert sorted(payloads(store.peek(name, view="history"))) == list(range(10))
-    assert payloads(store.peek(name, [Condition("id", "=", ids[7])], view="history")) == [7]
+    assert sorted(payloads_in(store.peek(name, view="history"))) == list(range(10))
+    assert payloads_in(store.peek(name, [Condition("id", "=", ids[7])], view="history")) == [7]
 
 
 # --- putting together -----------------------------------------------------------------------------
@@ -333,14 +333,14 @@ def test_a_compaction_puts_little_pushes_together_and_changes_nothing_else(store
         store.push(name, pushes([n, n + 1], headers={"n": str(n)}))
     store.push(name, pushes(["later", "too"], delay=MINUTE))
     store.reserve(name, "c/1", 4)
-    before = {one.id: one for one in all_of(store.peek(name))}
+    before = {one.id: one for one in messages_in(store.peek(name))}
     assert compact(store, name, Buckets(10)) == 18 - 4
-    assert {one.id: one for one in all_of(store.peek(name))} == before
+    assert {one.id: one for one in messages_in(store.peek(name))} == before
     assert sorted(records(store, name)) == [2, 2, 2, 6, 10, 10, 10]
     assert store.sizes(name) == Sizes(36, 2, 4)
     assert compact(store, name, Buckets(10)) == 0
     store.reserve(name, "c/2", 100)
-    assert payloads(store.fetch(name, "c/2/0")) == list(range(4, 40))
+    assert payloads_in(store.fetch(name, "c/2/0")) == list(range(4, 40))
 
 
 def test_a_compaction_leaves_alone_what_others_take_meanwhile(store, name, url):
@@ -353,7 +353,7 @@ def test_a_compaction_leaves_alone_what_others_take_meanwhile(store, name, url):
         with open_store(url, retry_timeout=30_000) as mine:
             at = 0
             while mine.reserve(name, f"t/{at}", 17):
-                found.extend(payloads(mine.fetch(name, f"t/{at}/0")))
+                found.extend(payloads_in(mine.fetch(name, f"t/{at}/0")))
                 mine.commit(name, f"t/{at}")
                 at += 1
                 ready.set()
@@ -375,5 +375,5 @@ def test_what_failed_after_a_compaction_matures_when_its_bucket_is_given_back(st
     store.reserve(name, "c/1", 10)
     before = store.now()
     assert store.rollback(name, "c/1", delay=MINUTE) == 8
-    (due,) = {round(one.mature.timestamp() * 1000) for one in all_of(store.peek(name))}
+    (due,) = {round(one.mature.timestamp() * 1000) for one in messages_in(store.peek(name))}
     assert before <= due - MINUTE <= store.now()

@@ -17,9 +17,11 @@ import redis
 from spark_queue.messages.buckets import Buckets
 from spark_queue.messages.message import pushes
 from spark_queue.stores import open_store, store_class
-from spark_queue.stores.base import PAGE_ROWS, SMALLEST_PARTITION
+from spark_queue.stores.base import PAGE_ROWS
 from spark_queue.stores.conformance.conformance import StoreContract
 from spark_queue.stores.conformance.helpers import ids_of, messages_of
+from spark_queue.stores.conformance.limits import limits_of
+from spark_queue.stores.limits import StoreLimits
 from spark_queue.stores.redis.lists import RfqStore
 from tests import registered
 from tests.layouts import use_layout
@@ -35,7 +37,7 @@ def has_only_buckets(kind):
 class Enveloped(RfqStore):
     """Any payload as the flat map of strings that the layout has for messages: {kind: text}."""
 
-    unsupported_payloads = ()  # but tests/interop/test_rfq.py tells what it refuses without this
+    unsupported_payloads = ()  # but tests/interop/test_rfq.py has what it refuses without this
 
     def push(self, queue, batch, **how):
         return super().push(queue, self.enveloped(queue, batch), **how)
@@ -134,9 +136,9 @@ class _EachKind(StoreContract):
     def server_work(self, store, act, queue):
         return self._work and self._work(store, act, queue)
 
-    def open_client(self, url):
-        store = open_store(url)
-        return Enveloped(url) if "payloads" in store.unsupported else store
+    def open_client(self, url, **limits):
+        store = super().open_client(url, **limits)
+        return Enveloped(url, limits=limits_of(url, **limits)) if "payloads" in store.unsupported else store
 
     @pytest.fixture
     def url(self, kind, url_of):
@@ -180,8 +182,8 @@ class TestBuckets(_EachKind):
     def kind(self, request):
         return request.param
 
-    def open_client(self, url):
-        store = open_store(url)
+    def open_client(self, url, **limits):
+        store = open_store(url, limits=limits_of(url, **limits))
         use_layout(store, Buckets(self.size))
         return store
 
@@ -237,7 +239,7 @@ class TestBuckets(_EachKind):
         super().test_few_messages_make_as_many_partitions_as_are_wanted(store, queue)
 
     def test_a_reserve_that_was_cut_short_is_resumed(self, store, peer, queue):
-        use_layout(store, Buckets(SMALLEST_PARTITION))
+        use_layout(store, Buckets(StoreLimits.smallest_partition))
         super().test_a_reserve_that_was_cut_short_is_resumed(store, peer, queue)
 
     def test_reservations_list_tags_rows_and_leases(self, store, queue):

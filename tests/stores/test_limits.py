@@ -44,7 +44,7 @@ def store(url):
         yield opened
 
 
-def found(store, queue, **how):
+def messages_found(store, queue, **how):
     return [one for batch in store.peek(queue, **how) for one in messages(batch)]
 
 
@@ -63,18 +63,18 @@ def test_an_id_is_kept_or_refused_and_names_no_other_message(kind, store, queue)
         except MessageError as error:
             assert error.rows.keys() == {0}
     assert kept and len(kept) < len(IDS)
-    assert {one.id for one in found(store, queue)} == {"other", *kept}
+    assert {one.id for one in messages_found(store, queue)} == {"other", *kept}
     assert store.reserve(queue, "a/1", 100) == [1 + len(kept)]
     for id in IDS:
         mine = int(id in kept)
         where = [Condition("id", "=", id)]
-        assert [one.id for one in found(store, queue, where=where)] == [id] * mine
+        assert [one.id for one in messages_found(store, queue, where=where)] == [id] * mine
         assert store.transfer(queue, "a/1/0", "b/1/0", [id], lease=60_000) == mine
         assert store.rollback(queue, "b/1/0", [id], delay=0) == mine
         assert store.move(queue, f"{queue}.other", ids=[id]) == mine
         assert store.purge(f"{queue}.other", [id]) == mine
         assert store.commit(queue, "a/1", [id]) == store.delete_history(queue, [id]) == 0
-    assert {one.id for one in found(store, queue)} == {"other"}
+    assert {one.id for one in messages_found(store, queue)} == {"other"}
     stage = f"{queue}/1/a"
     for id in IDS:
         try:
@@ -84,7 +84,7 @@ def test_an_id_is_kept_or_refused_and_names_no_other_message(kind, store, queue)
             assert id not in kept
     assert store.publish([stage]) == len(kept)
     assert store.staged(queue) == []
-    assert {one.id for one in found(store, queue)} == {"other", *kept}
+    assert {one.id for one in messages_found(store, queue)} == {"other", *kept}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -94,7 +94,7 @@ def test_an_id_that_no_message_has_finds_none(kind, store, queue):
     for id in ("\ud800", '{"_id":{"$gt":""}}', "{" * 5_000, '{"_id":' + "[" * 5_000, "\x7f", "\0"):
         for op in ("=", "<", "in"):
             where = [Condition("id", op, (id,) if op == "in" else id)]
-            assert op == "<" or found(store, queue, where=where) == []
+            assert op == "<" or messages_found(store, queue, where=where) == []
             assert len(list(store.peek(queue, where, limit=5))) <= 1
         assert store.commit(queue, "a/1", [id]) == store.rollback(queue, "a/1", [id]) == 0
         assert store.move(queue, f"{queue}.other", tag="a/1", ids=[id]) == store.purge(queue, [id]) == 0
@@ -145,7 +145,7 @@ def check_name(store, name):
         assert store.reserve(queue, "a/1", 1) == [1]
         assert queue in store.queues()
         assert store.move(queue, dead, tag="a/1", dead_letter=DeadLetterInfo("why")) == 1
-        (letter,) = found(store, dead)
+        (letter,) = messages_found(store, dead)
         assert (letter.id, letter.headers["x-dl-from-queue"]) == (mark, queue)
     finally:
         store.drop(queue)
@@ -181,7 +181,7 @@ def test_a_bucket_that_a_database_cannot_hold_is_split(url_of, scheme):
                 assert store.push(queue, pushes([[0] * 20_000] * 150)) == 150  # 40 KB in JSON, 220 KB in BSON
                 assert store.push(queue, pushes([0] * 600, headers=headers)) == 600  # 30 KB each
                 assert store.sizes(queue).ready == 750
-                assert len(found(store, queue)) == 750
+                assert len(messages_found(store, queue)) == 750
             finally:
                 store.drop(queue)
 
@@ -244,7 +244,7 @@ def test_a_document_without_room_for_the_reason_becomes_a_dead_letter(kind, room
         while got := client.reserve(500):
             client.rollback(*got)
     assert store.sizes(queue).total == 0
-    letters = found(store, f"{queue}.dead")
+    letters = messages_found(store, f"{queue}.dead")
     assert len(letters) == 3 + number
     (large,) = [one for one in letters if len(str(one.payload)) > 1_000]
     assert large.headers["k"] == "v" and large.headers["x-error"] and large.headers["x-dl-from-queue"] == queue
@@ -257,12 +257,12 @@ def test_a_document_without_room_for_the_reason_becomes_a_dead_letter(kind, room
 @pytest.mark.parametrize("kind", KINDS)
 def test_headers_of_any_names_come_out_as_they_went_in(kind, headers, store, queue):
     store.push(queue, pushes([payload()], headers=headers))
-    assert [one.headers for one in found(store, queue)] == [headers]
+    assert [one.headers for one in messages_found(store, queue)] == [headers]
     store.reserve(queue, "a/1", 1)
     (batch,) = store.fetch(queue, "a/1/0")
     assert messages(batch)[0].headers == headers
     assert store.move(queue, f"{queue}.dead", tag="a/1", dead_letter=DeadLetterInfo("why")) == 1
-    (letter,) = found(store, f"{queue}.dead")
+    (letter,) = messages_found(store, f"{queue}.dead")
     assert letter.headers.items() >= headers.items() and letter.headers["x-error"] == "why"
 
 
@@ -270,7 +270,7 @@ def test_headers_of_any_names_come_out_as_they_went_in(kind, headers, store, que
 def test_a_payload_that_the_server_would_replace_comes_out_as_it_went_in(store, queue):
     texts = [{"$timestamp": {"t": 0, "i": 0}}, {"a": {"$timestamp": {"t": 0, "i": 0}}}]
     store.push(queue, pushes(texts, ids=["a", "b"]))
-    assert {one.id: one.payload for one in found(store, queue)} == dict(zip("ab", texts, strict=True))
+    assert {one.id: one.payload for one in messages_found(store, queue)} == dict(zip("ab", texts, strict=True))
 
 
 @pytest.mark.parametrize("kind", [param(one, fast=registered.is_default(one)) for one in MONGODB_KINDS])
@@ -279,7 +279,7 @@ def test_a_reason_of_any_length_fits(store, queue):
     store.push(queue, pushes(["x" * size], ids=["a"], headers={"h": "y" * 8_000}))
     store.reserve(queue, "a/1", 1)
     assert store.move(queue, f"{queue}.dead", tag="a/1", dead_letter=DeadLetterInfo("é" * 10_000_000)) == 1
-    (letter,) = found(store, f"{queue}.dead")
+    (letter,) = messages_found(store, f"{queue}.dead")
     assert len(letter.headers["x-error"].encode()) <= 4_000 and letter.headers["x-error"].endswith("é…")
 
 
@@ -296,7 +296,7 @@ def test_a_message_that_grows_beyond_a_document_on_its_way_is_named_and_the_othe
     with pytest.raises(MessageError, match="'large': its document would be larger than 16 MiB") as caught:
         store.forward(queue, f"{queue}.other", "a/1", unchanged)
     assert list(caught.value.rows) == [1]
-    assert [one.id for one in found(store, f"{queue}.other")] == ["small"]
+    assert [one.id for one in messages_found(store, f"{queue}.other")] == ["small"]
     assert store.move(queue, f"{queue}.dead", tag="a/1", dead_letter=DeadLetterInfo("r" * 9_000)) == 1
-    (letter,) = found(store, f"{queue}.dead")
+    (letter,) = messages_found(store, f"{queue}.dead")
     assert letter.id == "large" and len(letter.payload["text"]) == room

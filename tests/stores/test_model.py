@@ -20,14 +20,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from spark_queue.messages.buckets import Record
 from spark_queue.messages.message import messages, pushes
 from spark_queue.messages.times import MAX_TIME_MS
-from spark_queue.stores import STORES, base, open_store
-from spark_queue.stores import types as facts
-from spark_queue.stores.mongodb import stages as mongodb_stages
-from spark_queue.stores.mongodb import store as mongodb
-from spark_queue.stores.redis import store as redis
-from spark_queue.stores.sqlite import store as sqlite
+from spark_queue.stores import STORES, open_store, types
+from spark_queue.stores.mongodb import store as mongodb_store
 from spark_queue.stores.types import Commit, Condition, DeadLetterInfo, HandOut, Rollback, unseen_tag
-from tests.stores.model import Item, Model, Order, known
+from tests.stores.model import SMALLEST_PARTITION, Item, Model, Order, known
 
 EXAMPLES = os.environ.get("SPARK_QUEUE_MODEL_EXAMPLES")
 STEPS = 30
@@ -72,7 +68,7 @@ limits = st.sampled_from([3, 5, 9, 2, 1, 0])
 
 
 class Machine(RuleBasedStateMachine):
-    """Each run has queues, a sink and notes of its own; the clients outlive it."""
+    """Each run has queues, a sink and notes of its own; the clients survive it."""
 
     def __init__(self, stores, order):
         super().__init__()
@@ -100,7 +96,7 @@ class Machine(RuleBasedStateMachine):
 
     def key(self, name):
         """The key of a note: about a queue, or another one."""
-        return facts.queue_note_key(self.named(name), "note") if name in QUEUES else self.staging(name)
+        return types.queue_note_key(self.named(name), "note") if name in QUEUES else self.staging(name)
 
     def begin(self, client):
         """The client of an operation that begins now."""
@@ -147,9 +143,14 @@ class Machine(RuleBasedStateMachine):
             pushed = None if "pushed" in self.stores[0].unsupported else self.after(0)
             return [
                 Item(
-                    id, payload, told, tries, self.after(delay or 0) if moment is None else ms(moment), pushed=pushed
+                    id,
+                    payload,
+                    texts,
+                    tries,
+                    self.after(delay or 0) if moment is None else ms(moment),
+                    pushed=pushed,
                 )
-                for id, payload, told, moment, delay in zip(ids, payloads, headers, moments, delays, strict=True)
+                for id, payload, texts, moment, delay in zip(ids, payloads, headers, moments, delays, strict=True)
             ]
 
         return pushes(payloads, ids=ids, headers=headers, mature=moments, delay=delays, tries=tries), items
@@ -355,7 +356,7 @@ class Machine(RuleBasedStateMachine):
         given = self.begin(client).transfer(self.named(queue), tree, to, ids, lease=lease)
         assert given == self.model.transfer(queue, tree, to, ids, self.after(lease))
         assert self.stores[client - 1].transfer(self.named(queue), tree, to, ids, lease=lease) == 0
-        # The lease of what the tag held before is open: it may stay, or become that of the rest.
+        # The lease of the messages that the tag held before is open: it may stay, or become that of the rest.
         renewed = self.begin(client).renew(self.named(queue), to, lease)
         assert renewed == self.model.renew(queue, to, self.after(lease))
         self.compare(queue)
@@ -380,11 +381,11 @@ class Machine(RuleBasedStateMachine):
         moved = self.begin(client).move(
             self.named(queue), self.named(to), tag=tag, ids=ids, limit=limit, min_tries=min_tries, dead_letter=death
         )
-        told = None
+        added = None
         if death:
-            told = {"x-dl-from-queue": self.named(queue)} | ({"x-error": death.reason} if death.reason else {})
+            added = {"x-dl-from-queue": self.named(queue)} | ({"x-error": death.reason} if death.reason else {})
         failed, history = (death.failed, death.history > 0) if death else (0, False)
-        assert moved == self.model.move(queue, to, tag, ids, limit, min_tries, told, failed, history)
+        assert moved == self.model.move(queue, to, tag, ids, limit, min_tries, added, failed, history)
         self.compare_past(client, queue)
         self.compare(queue, to)
 
@@ -451,18 +452,10 @@ def ms(moment):
 
 
 @pytest.fixture
-def small_steps(monkeypatch):
-    """Few messages are enough for several partitions, and for several steps of an operation."""
-    monkeypatch.setattr(base, "SMALLEST_PARTITION", 2)
-    monkeypatch.setattr(mongodb, "COMMAND_CHUNK", 3)
-    monkeypatch.setattr(mongodb, "TRANSACTION_CHUNK", 2)
-    monkeypatch.setattr(
-        mongodb.MongoStore._filters_for, "__defaults__", (3,)
-    )  # COMMAND_CHUNK, as it was at the import
-    monkeypatch.setattr(mongodb_stages, "CHUNK_ROWS", 3)
-    monkeypatch.setattr(sqlite, "BLOB_BYTES", 300)
-    monkeypatch.setattr(redis, "SCRIPT_CHUNK", 3)
-    monkeypatch.setattr(redis, "SCRIPTS", redis.load_scripts(chunk=3, page=300))
+def small_steps(set_limits):
+    """Let a few messages be enough for several partitions, and for several steps of an operation."""
+    set_limits(smallest_partition=SMALLEST_PARTITION, staged_bytes=300, script_chunk=3, script_bytes=300)
+    set_limits(command_chunk=3, transaction_chunk=2, stage_chunk=3)
 
 
 def explore(url, order, examples):
@@ -496,7 +489,7 @@ def test_every_sequence_of_operations_does_what_the_contract_says(scheme, any_ur
 
 @pytest.mark.full
 def test_every_sequence_does_so_on_a_server_without_transactions(mongodb_url, small_steps, monkeypatch):
-    hello = mongodb.MongoStore._hello
-    monkeypatch.setattr(mongodb.MongoStore, "_hello", lambda self: (hello(self)[0], False))
+    hello = mongodb_store.MongoStore._hello
+    monkeypatch.setattr(mongodb_store.MongoStore, "_hello", lambda self: (hello(self)[0], False))
     order, _ = ORDERS["mongodb"]
     explore(mongodb_url, order, FEW)

@@ -13,9 +13,9 @@ from spark_queue import open_store
 from spark_queue.admin import sizes as admin_sizes
 from spark_queue.messages.message import pushes
 from spark_queue.rest.looks.queue_metrics import queue_statuses
-from spark_queue.stores import base
-from spark_queue.stores.mongodb import store as mongodb
-from spark_queue.stores.redis.store import SCRIPTS
+from spark_queue.stores.conformance.limits import with_limits
+from spark_queue.stores.mongodb import store as mongodb_store
+from spark_queue.stores.redis.store import RedisStore
 
 
 class Commands(CommandListener):
@@ -44,11 +44,11 @@ def filled(store, number, ending=""):
     return names
 
 
+@with_limits(queues_per_count=5)
 def test_mongodb_gets_three_commands_for_each_chunk(mongodb_url, monkeypatch):
     listener = Commands()
-    monkeypatch.setitem(mongodb.DEFAULTS, "event_listeners", [listener])
+    monkeypatch.setitem(mongodb_store.DEFAULTS, "event_listeners", [listener])
     with open_store(mongodb_url) as store:
-        monkeypatch.setattr(store, "sizes_chunk", 5)
         names = filled(store, 12)
         try:
             store.write_counts()  # which is not done in between then
@@ -70,7 +70,7 @@ def test_mongodb_gets_three_commands_for_each_chunk(mongodb_url, monkeypatch):
 
 def test_no_request_to_mongodb_has_more_stages_than_it_takes(mongodb_url, monkeypatch):
     listener = Commands()
-    monkeypatch.setitem(mongodb.DEFAULTS, "event_listeners", [listener])
+    monkeypatch.setitem(mongodb_store.DEFAULTS, "event_listeners", [listener])
     url = f"{mongodb_url}{'&' if '?' in mongodb_url else '?'}layout=pl-mongo&pipeline=p{uuid.uuid4().hex[:12]}"
     with open_store(url) as store:
         names = filled(store, 101)
@@ -94,13 +94,14 @@ def sent(monkeypatch):
     return found
 
 
+@with_limits(queues_per_count=5)
 @pytest.mark.parametrize("layout", ["redis-oq", "redis-list", "rfq"])
 def test_redis_gets_one_request_for_each_chunk(redis_url, layout, monkeypatch):
     with open_store(f"{redis_url}?layout={layout}") as store:
-        monkeypatch.setattr(store, "sizes_chunk", 5)
         names = filled(store, 12)
         try:
             assert len(store.sizes_of(names)) == 12
+            store.write_counts()  # which is not done in between then
             requests = sent(monkeypatch)
             for chunks, some in ((1, names[:1]), (1, names[:5]), (2, names[:6]), (3, names)):
                 requests.clear()
@@ -112,13 +113,13 @@ def test_redis_gets_one_request_for_each_chunk(redis_url, layout, monkeypatch):
 
 
 def test_a_redis_that_has_forgotten_its_scripts_gets_one_request_more(redis_url, monkeypatch):
-    _, text = SCRIPTS["sizes"]
     with open_store(redis_url) as store:
+        assert isinstance(store, RedisStore)
         names = filled(store, 3)
         try:
             # A text that no server knows yet, as after a restart. SCRIPT FLUSH would disturb others.
-            new = f"-- {uuid.uuid4().hex}\n{text}"
-            monkeypatch.setitem(SCRIPTS, "sizes", (hashlib.sha1(new.encode()).hexdigest(), new))
+            new = f"-- {uuid.uuid4().hex}\n{store._scripts['sizes'][1]}"
+            store._scripts = store._scripts | {"sizes": (hashlib.sha1(new.encode()).hexdigest(), new)}
             requests = sent(monkeypatch)
             for expected in (2, 1):
                 requests.clear()
@@ -131,7 +132,6 @@ def test_a_redis_that_has_forgotten_its_scripts_gets_one_request_more(redis_url,
 
 @pytest.mark.every_store
 def test_what_lists_queues_asks_for_all_of_them_at_once(store, any_url, monkeypatch):
-    monkeypatch.setattr(base, "QUEUES_CHUNK", 100)
     names = filled(store, 4)
     calls = []
     attempt = type(store)._attempt
@@ -141,7 +141,7 @@ def test_what_lists_queues_asks_for_all_of_them_at_once(store, any_url, monkeypa
         return attempt(self, operation, *arguments)
 
     monkeypatch.setattr(type(store), "_attempt", counted)
-    each = {"_sizes": 8 if store.sizes_chunk == 1 else 1, "_statistics": 1, "_notes_of": 1}
+    each = {"_sizes": 8 if store.limits.queues_per_count == 1 else 1, "_statistics": 1, "_notes_of": 1}
     try:
         found = admin_sizes.sizes(any_url, names)
         assert [one.ready for one in found] == [1] * 4

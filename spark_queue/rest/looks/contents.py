@@ -20,6 +20,9 @@ from spark_queue.stores.support.budget import ReadBudget
 P = ParamSpec("P")
 T = TypeVar("T")
 
+#: How many records, bytes and seconds a look may take.
+LOOK_BUDGET = LOOK_RECORDS, LOOK_BYTES, LOOK_SECONDS
+
 
 @dataclass(frozen=True, repr=False)  # a URL may hold a password
 class Setup:
@@ -51,7 +54,7 @@ def look_at(read: Callable[Concatenate[Contents, P], T]) -> Callable[Concatenate
 
     @wraps(read)
     def read_within_budget(contents: Contents, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        with ReadBudget(LOOK_RECORDS, LOOK_BYTES, LOOK_SECONDS).applied():
+        with ReadBudget(*LOOK_BUDGET).applied():
             return read(contents, *args, **kwargs)
 
     return read_within_budget

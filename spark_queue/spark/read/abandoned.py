@@ -22,7 +22,7 @@ from dataclasses import replace
 
 from spark_queue.spark.read.offsets import batch_of_tag
 from spark_queue.stores.base import Store
-from spark_queue.stores.services.owner import OWNER_NOTE, OWNER_TIMEOUT_MS, ConsumerState
+from spark_queue.stores.services.owner import OWNER_NOTE, ConsumerState
 from spark_queue.stores.types import Note, Reservation, queue_note_key
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class AbandonedEpochs:
         if (began := time.monotonic()) >= self._look_at:
             self.release()
             took = time.monotonic() - began
-            self._look_at = began + max(OWNER_TIMEOUT_MS / 1000, took / SHARE_OF_TIME)
+            self._look_at = began + max(self._store.limits.owner_timeout_ms / 1000, took / SHARE_OF_TIME)
 
     def release(self) -> int:
         """Give back what abandoned epochs hold, and return the number of messages.

@@ -1,7 +1,7 @@
 """Count the backlog that a query reports: often, but never for long.
 
 Spark asks for it at every batch, and in some databases a count takes longer if the queue is longer.
-So a count ends at COUNT_LIMIT messages of a state. If there are more, a thread counts all of them,
+So a count ends at 10,000 messages of a state. If there are more, a thread counts all of them,
 in COUNT_SHARE of the time. A report waits COUNT_WAIT for that: a fast count is in the report that
 began it. Until a slow one ends, its last result is reported, with its age.
 """
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from spark_queue.errors import OptionError, StoreError
 from spark_queue.stores import open_store
 from spark_queue.stores.base import Store
-from spark_queue.stores.types import COUNT_LIMIT, ZERO_SIZES, Sizes
+from spark_queue.stores.types import ZERO_SIZES, Sizes
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class Backlog:
         Counts again if the last count is too old for a `busy` or an idle query.
         """
         if not self.counted_at or time.monotonic() - self.counted_at > (BUSY_INTERVAL if busy else IDLE_INTERVAL):
-            self._counted = self._count(self._store, COUNT_LIMIT)
+            self._counted = self._count(self._store, self._store.limits.count_limit)
         counted = self._counted
         if counted.capped:
             self._start_full_count()

@@ -120,7 +120,7 @@ class Consumer:
 
     @property
     def max_rows(self) -> int:
-        """The most rows of a batch, as far as memory and the database limit them."""
+        """The maximum number of rows of a batch, by the limits of memory and of the database."""
         return MAX_ROWS if self.owned is None else self.owned.max_rows
 
     def stop_at_now(self) -> None:

@@ -13,7 +13,7 @@ from spark_queue.options.masking import mask
 from spark_queue.options.stream import StreamOptions
 from spark_queue.stores import open_store
 from spark_queue.stores.base import Store
-from spark_queue.stores.services.owner import HEARTBEAT_SECONDS, Batch
+from spark_queue.stores.services.owner import Batch
 from spark_queue.stores.services.ownership import Ownership
 
 log = logging.getLogger(__name__)
@@ -78,7 +78,8 @@ class LeaseRenewer:
         self._thread.join()
 
     def _run(self) -> None:
-        interval = min(HEARTBEAT_SECONDS, self._interval)
+        heartbeat = self._ownership.limits.heartbeat
+        interval = min(heartbeat, self._interval)
         beat_at = time.monotonic()
         with open_store(self._options.database.url, retry_timeout=round(interval * 1000)) as store:
             ownership = self._ownership.with_store(store)
@@ -88,7 +89,7 @@ class LeaseRenewer:
                     os._exit(1)  # the main thread may be waiting for a database
                 try:
                     self._renew(store)
-                    if time.monotonic() - beat_at >= HEARTBEAT_SECONDS:
+                    if time.monotonic() - beat_at >= heartbeat:
                         beat_at = time.monotonic()
                         ownership.renew()
                 except FencedError as error:

@@ -37,7 +37,6 @@ from spark_queue.spark.read.pacing import Stopwatch
 from spark_queue.spark.read.proof import TaskProof, proving_input
 from spark_queue.spark.read.queue_input import QueueInput
 from spark_queue.spark.read.split import split_batch
-from spark_queue.stores.services.owner import OWNER_TIMEOUT_MS
 from spark_queue.stores.support.waiting import wait_for_queues
 
 log = logging.getLogger(__name__)
@@ -135,7 +134,8 @@ class MultiInputPlanner:
         What they hold comes first in its queue. Without it, messages of other places would come
         together. Warns if living consumers hold messages, or failed ones are retried later.
         """
-        end, logged = time.monotonic() + OWNER_TIMEOUT_MS / 1000, False
+        timeout = max(one.store.limits.order_timeout for one in self.queues.values())
+        end, logged = time.monotonic() + timeout, False
         while time.monotonic() < end:
             undecided = {one.queue: one.look_for_abandoned(offsets[name]) for name, one in self.queues.items()}
             if not any(undecided.values()):
@@ -145,7 +145,7 @@ class MultiInputPlanner:
                 log.info(
                     "waiting for up to %d s: another process holds messages of %s, and may have died before its "
                     "first batch",
-                    OWNER_TIMEOUT_MS // 1000, ", ".join(queue for queue, rows in undecided.items() if rows),
+                    timeout, ", ".join(queue for queue, rows in undecided.items() if rows),
                 )  # fmt: skip
             time.sleep(LOOK_INTERVAL)
         missing = {one.queue: one.describe_missing(offsets[name]) for name, one in self.queues.items()}
@@ -301,7 +301,7 @@ class MultiInputPlanner:
 
     @property
     def max_rows(self) -> int:
-        """The most rows of a batch, as far as memory and the database limit them."""
+        """The maximum number of rows of a batch, by the limits of memory and of the database."""
         return min(member.max_rows for member in self.members.values())
 
     def stop_at_now(self) -> None:

@@ -33,7 +33,7 @@ class Planner(Protocol):
 
     @property
     def max_rows(self) -> int:
-        """The most rows of a batch, as far as memory and the database limit them."""
+        """The maximum number of rows of a batch, by the limits of memory and of the database."""
 
     def stop_at_now(self) -> None:
         """Bound the run: read only messages that are due by now."""

@@ -19,7 +19,7 @@ from spark_queue.stores.support.patience import retrying_for
 
 log = logging.getLogger(__name__)
 
-#: How long (s) a process that ends may wait to release a batch: less than OWNER_TIMEOUT_MS.
+#: How long (s) a process that ends may wait to release a batch: less than `owner_timeout_ms`.
 RELEASE_TIMEOUT = 5
 
 
@@ -89,7 +89,7 @@ class Prefetcher:
         try:
             found.rows.exception(RELEASE_TIMEOUT)
             with retrying_for(RELEASE_TIMEOUT * 1000 // 2):
-                # No process takes over before OWNER_TIMEOUT_MS: no successor uses these messages.
+                # No process takes over before `owner_timeout_ms`: no successor uses these messages.
                 self._ownership.with_store(self._store).renew()
                 released = self._store.rollback(self._options.queue, found.tag, failed=False)
             log.debug("%d messages of %s, reserved under %s, were released", released, self._options.queue, found.tag)

@@ -38,7 +38,7 @@ def tries_by_id(store: Store, queue: str, rows: int, tag: str) -> dict[str, int]
 class AheadContract:
     """Messages that are reserved ahead."""
 
-    def test_messages_that_nobody_has_seen_keep_their_tries(self, store: Store, queue: str) -> None:
+    def test_messages_that_no_consumer_has_seen_keep_their_tries(self, store: Store, queue: str) -> None:
         store.push(queue, pushes([{"n": n} for n in range(5)]))
         records = reserve_ahead(store, queue, 5)
         assert store.hand_out(queue, HandOut("c/1", records[0], LEASE))

@@ -40,7 +40,7 @@ from spark_queue.messages.payload import as_json
 from spark_queue.messages.schema import MESSAGES
 from spark_queue.messages.times import MAX_TIME_MS
 from spark_queue.stores import open_store
-from spark_queue.stores.base import SMALLEST_PARTITION, Store
+from spark_queue.stores.base import Store
 from spark_queue.stores.conformance.ahead import AheadContract
 from spark_queue.stores.conformance.forwarding import ForwardingContract
 from spark_queue.stores.conformance.helpers import (
@@ -51,6 +51,7 @@ from spark_queue.stores.conformance.helpers import (
     push_and_reserve,
     reserve_again,
 )
+from spark_queue.stores.conformance.limits import limits_of
 from spark_queue.stores.conformance.log import LogContract
 from spark_queue.stores.conformance.log_places import LogPlacesContract
 from spark_queue.stores.conformance.order import OrderContract
@@ -73,8 +74,11 @@ from spark_queue.stores.conformance.waiting import (
     tick,
     wait_until,
 )
+from spark_queue.stores.limits import StoreLimits
 from spark_queue.stores.support.patience import retrying_for
 from spark_queue.stores.types import Claim, Condition, DeadLetterInfo, Sizes
+
+SMALLEST_PARTITION = StoreLimits.smallest_partition
 
 #: Every shape of JSON that all stores must keep.
 JSON_SHAPES: list[Any] = [
@@ -155,13 +159,18 @@ class StoreContract(
     `unreachable` is `None` for a database without a server.
     """
 
-    def open_client(self, url: str) -> Store:
+    def open_client(self, url: str, **limits: Any) -> Store:
         """Return a client of the database that stores messages in the layout under test."""
-        return open_store(url)
+        return open_store(url, limits=limits_of(url, **limits))
 
     @pytest.fixture
-    def store(self, url: str) -> Iterator[Store]:
-        with self.open_client(url) as opened:
+    def limits(self, request: pytest.FixtureRequest) -> dict[str, Any]:
+        """Return the limits of the stores of this test: see `with_limits`."""
+        return getattr(request.function, "limits", {})
+
+    @pytest.fixture
+    def store(self, url: str, limits: dict[str, Any]) -> Iterator[Store]:
+        with self.open_client(url, **limits) as opened:
             yield opened
 
     @pytest.fixture
@@ -172,9 +181,9 @@ class StoreContract(
             store.drop(one)
 
     @pytest.fixture
-    def peer(self, url: str) -> Iterator[Store]:
+    def peer(self, url: str, limits: dict[str, Any]) -> Iterator[Store]:
         """Another client of the same database."""
-        with self.open_client(url) as opened:
+        with self.open_client(url, **limits) as opened:
             yield opened
 
     # --- push -------------------------------------------------------------------------------------

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from spark_queue.errors import CheckpointError, OptionError
 from spark_queue.messages.message import pushes
-from spark_queue.stores import base, open_store
+from spark_queue.stores import open_store
 from spark_queue.stores.base import Store
 from spark_queue.stores.conformance.helpers import payloads_of
+from spark_queue.stores.conformance.limits import with_limits
 from spark_queue.stores.conformance.waiting import (
     DEADLINE,
     MINUTE_MS,
@@ -28,10 +29,11 @@ from spark_queue.stores.conformance.waiting import (
     tick,
     wait_until,
 )
-from spark_queue.stores.services import owner
-from spark_queue.stores.services.log import log_notes, sealing, trimming
 from spark_queue.stores.services.log.log import Log
 from spark_queue.stores.services.log.segments import LogPosition
+
+#: Limits with which a few messages make several segments, and a few segments a page.
+SMALL = {"segment_rows": 5, "seal_rows": 12, "segment_growth": 3, "page_segments": 2, "smallest_partition": 3}
 
 
 def numbered_messages(*numbers: int, **facts: Any) -> Any:
@@ -73,7 +75,7 @@ def _seal_until_killed(url: str, queue: str) -> None:
 class LogContract:
     """Tests for `StoreContract`, which has the fixtures `store`, `peer`, `queue` and `url`."""
 
-    open_client: Callable[[str], Store]
+    open_client: Callable[..., Store]
 
     @pytest.fixture(autouse=True)
     def _logs(self, request: pytest.FixtureRequest) -> None:
@@ -82,14 +84,6 @@ class LogContract:
         needed = name in vars(LogContract) and name != "test_a_layout_in_which_nothing_is_kept_has_no_log"
         if needed and "holds" in request.getfixturevalue("store").unsupported:
             pytest.skip("this layout has no logs")
-
-    @pytest.fixture
-    def small(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Let a few messages make several segments, and a few segments a page."""
-        for name, value in {"SEGMENT_ROWS": 5, "SEAL_LIMIT": 12, "GROW_LIMIT": 3}.items():
-            monkeypatch.setattr(sealing, name, value)
-        monkeypatch.setattr(log_notes, "PAGE_SEGMENTS", 2)
-        monkeypatch.setattr(base, "SMALLEST_PARTITION", 3)
 
     def test_a_layout_in_which_nothing_is_kept_has_no_log(self, store: Store, queue: str) -> None:
         if "holds" not in store.unsupported:
@@ -149,7 +143,7 @@ class LogContract:
         store.push(queue, numbered_messages(9))
         assert read_log(one, place)[0] == [9]
 
-    @pytest.mark.usefixtures("small")
+    @with_limits(**SMALL)
     def test_a_trickle_makes_few_segments(self, store: Store, peer: Store, queue: str) -> None:
         one, other = Log(store, queue), Log(peer, queue)
         place = start = one.first()
@@ -161,7 +155,7 @@ class LogContract:
         assert read_log(other, start, 4)[0] == list(range(30))
         assert len({one.tag for one in store.reservations(queue, "log")}) <= 12
 
-    @pytest.mark.usefixtures("small")
+    @with_limits(**SMALL)
     def test_a_long_log_is_read_from_its_pages(self, store: Store, peer: Store, queue: str) -> None:
         one, other = Log(store, queue), Log(peer, queue)
         store.push(queue, numbered_messages(*range(60)))
@@ -171,7 +165,7 @@ class LogContract:
         for most in (3, 1_000):
             assert read_log(other, other.first(), most) == (seen, place)
 
-    @pytest.mark.usefixtures("small")
+    @with_limits(**SMALL)
     def test_what_is_too_old_is_removed(
         self, store: Store, peer: Store, queue: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -201,10 +195,8 @@ class LogContract:
         assert read_log(one, place)[0] == [45], "a reader whose position is retained continues"
         assert len(store.notes(f"queue/{queue}/log")) == 1, "the pages are removed too"
 
-    def test_a_reader_removes_what_is_older_than_its_retention(
-        self, store: Store, queue: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(trimming, "MAX_TRIM_INTERVAL", 0)
+    @with_limits(trim_interval=0)
+    def test_a_reader_removes_what_is_older_than_its_retention(self, store: Store, queue: str) -> None:
         store.push(queue, numbered_messages(*range(5)))
         patient = Log(store, queue)
         seen, place = read_log(patient, patient.first())
@@ -246,13 +238,12 @@ class LogContract:
         store.resume(queue)
         assert read_log(one, place)[0] == [2]
 
-    def test_every_reader_is_woken(self, store: Store, url: str, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(base, "POLL_INTERVAL_MS", 2 * DEADLINE * 1000)  # no reader polls
+    def test_every_reader_is_woken(self, store: Store, url: str, queue: str) -> None:
         woken: dict[int, float] = {}
         asleep: set[int] = set()
 
         def follow(reader: int) -> None:
-            with self.open_client(url) as mine:
+            with self.open_client(url, poll_interval_ms=2 * DEADLINE * 1000) as mine:  # no reader polls
                 one = Log(mine, queue)
                 place = one.first()
                 mine._signal_version(queue)  # it subscribes
@@ -276,7 +267,7 @@ class LogContract:
         assert len(woken) == 3
         assert max(woken.values()) - pushed < DEADLINE
 
-    @pytest.mark.usefixtures("small")
+    @with_limits(**SMALL)
     def test_all_readers_agree_while_several_seal(self, store: Store, url: str, queue: str) -> None:
         readers, pushers, each = 3, 2, 60
         seen: dict[int, list[int]] = {}
@@ -303,13 +294,12 @@ class LogContract:
         assert sorted(seen[0]) == list(range(pushers * each))
         assert seen[1] == seen[0] == seen[2]
 
-    @pytest.mark.usefixtures("small")
+    @with_limits(**SMALL, owner_timeout_ms=0)  # a seal in progress is taken over at once
     def test_a_sealer_that_stood_still_changes_nothing_when_it_goes_on(
         self, store: Store, peer: Store, queue: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         slow, other = Log(store, queue), Log(peer, queue)
         start = slow.first()
-        monkeypatch.setattr(owner, "OWNER_TIMEOUT_MS", 0)  # a seal in progress is taken over at once
         store.push(queue, numbered_messages(0))
         seen, place = read_log(other, start)
         sent = 1
@@ -348,7 +338,7 @@ class LogContract:
         assert read_log(slow, start)[0] == seen
         assert store.sizes(queue).ready == 0
 
-    @pytest.mark.usefixtures("small")
+    @with_limits(**SMALL)
     def test_a_trim_during_a_seal_keeps_the_sealed_messages(
         self, store: Store, peer: Store, queue: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -389,7 +379,7 @@ class LogContract:
         assert read_log(one, start)[0] == seen
         assert store.sizes(queue).total == sent
 
-    @pytest.mark.usefixtures("small")
+    @with_limits(**SMALL)
     @settings(max_examples=12, suppress_health_check=list(HealthCheck))
     @given(
         steps=st.lists(

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-import pytest
-
 from spark_queue.messages.message import pushes
 from spark_queue.stores.base import Store
 from spark_queue.stores.conformance.helpers import ids_of
+from spark_queue.stores.conformance.limits import with_limits
 from spark_queue.stores.conformance.waiting import MINUTE_MS
-from spark_queue.stores.services.log import sealing
 from spark_queue.stores.services.log.log import Log
 
 _FIRST = datetime(2020, 1, 1, tzinfo=UTC)
@@ -19,7 +17,7 @@ _FIRST = datetime(2020, 1, 1, tzinfo=UTC)
 class LogPlacesContract:
     """The time of the last message under a tag, and positions of a log."""
 
-    def test_the_last_message_of_a_tag_tells_its_time(self, store: Store, queue: str) -> None:
+    def test_last_due_is_that_of_the_last_message_of_a_tag(self, store: Store, queue: str) -> None:
         assert store.last_due(queue, "c/1/0") is None
         times = [_FIRST + timedelta(minutes=n) for n in range(3)]
         for time in times:
@@ -39,13 +37,10 @@ class LogPlacesContract:
         store.rollback(queue, "c/1", delay=MINUTE_MS)
         assert store.last_due(queue, "c/1/0") is None
 
-    def test_a_place_in_a_log_is_found_by_its_number_and_by_its_time(
-        self, store: Store, queue: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    @with_limits(segment_rows=8, segment_growth=2)
+    def test_a_place_in_a_log_is_found_by_its_number_and_by_its_time(self, store: Store, queue: str) -> None:
         if {"holds", "order"} & store.unsupported:
             return
-        monkeypatch.setattr(sealing, "SEGMENT_ROWS", 8)
-        monkeypatch.setattr(sealing, "GROW_LIMIT", 2)
         log = Log(store, queue)
         assert (log.position_since(0), log.position_at(1)) == (None, None)
         assert log.position_at(0) == log.end()

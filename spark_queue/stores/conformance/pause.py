@@ -15,7 +15,7 @@ from spark_queue.stores import open_store
 from spark_queue.stores.base import Store
 from spark_queue.stores.conformance.helpers import push_and_reserve
 from spark_queue.stores.conformance.waiting import DEADLINE, run_together, wait_until
-from spark_queue.stores.support import pause as pauses
+from spark_queue.stores.support import pause as support_pause
 from spark_queue.stores.support.counters import Statistics
 from spark_queue.stores.types import DeadLetterInfo
 
@@ -159,11 +159,11 @@ class PauseContract:
         self, store: Store, peer: Store, queue: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         later = 0.0  # the client's own clock ends its cache
-        monkeypatch.setattr(pauses, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + later))
+        monkeypatch.setattr(support_pause, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + later))
         store.push(queue, pushes([{"n": str(n)} for n in range(3)]))
         for paused in (False, True, False):
             (peer.pause if paused else peer.resume)(queue)
-            later += pauses.PAUSE_CACHE_SECONDS + 0.01
+            later += store.limits.pause_cache + 0.01
             assert bool(store.reserve(queue, f"c/{uuid.uuid4().hex[:6]}", 1)) is not paused
 
     def test_a_waiting_client_sleeps_while_the_queue_is_paused_and_wakes_when_it_is_resumed(

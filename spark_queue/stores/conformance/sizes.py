@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from spark_queue.errors import OptionError
 from spark_queue.messages.message import pushes
-from spark_queue.stores import base
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.log.log import Log, count_retained
 from spark_queue.stores.support.budget import BudgetExceeded, ReadBudget
@@ -31,6 +30,8 @@ def _fill(store: Store, queue: str, ready: int, scheduled: int, reserved: int) -
 
 class SizesContract:
     """Tests for `StoreContract`, which has the fixtures `store`, `peer`, `queue` and `url`."""
+
+    open_client: Callable[..., Store]
 
     @pytest.fixture
     def filled(self, store: Store, queue: str) -> Iterator[dict[str, Sizes]]:
@@ -72,21 +73,21 @@ class SizesContract:
 
     @pytest.mark.parametrize("chunk", [1, 2, 3, 9, 10, 11])
     def test_no_queue_is_missed_between_two_requests(
-        self, store: Store, filled: dict[str, Sizes], chunk: int, monkeypatch: pytest.MonkeyPatch
+        self, store: Store, url: str, filled: dict[str, Sizes], chunk: int
     ) -> None:
-        monkeypatch.setattr(store, "sizes_chunk", chunk)
-        monkeypatch.setattr(base, "QUEUES_CHUNK", chunk)
-        assert len(filled) == 10
-        assert store.sizes_of([*filled, *filled]) == filled
-        counted = store.statistics_of(filled)
-        known = {name: store.statistics(name) for name in filled}
-        assert counted == {name: one for name, one in known.items() if one != Statistics()}
-        keys = [queue_note_key(name, "of a test") for name in filled]
-        for key in keys[1:]:
-            assert store.set_note(key, {"key": key}, 0)
-        assert {key: note.value for key, note in store.notes_of(keys).items()} == {
-            key: {"key": key} for key in keys[1:]
-        }
+        store.write_counts()
+        with self.open_client(url, queues_chunk=chunk, queues_per_count=chunk) as other:
+            assert len(filled) == 10
+            assert other.sizes_of([*filled, *filled]) == filled
+            counted = other.statistics_of(filled)
+            known = {name: other.statistics(name) for name in filled}
+            assert counted == {name: one for name, one in known.items() if one != Statistics()}
+            keys = [queue_note_key(name, "of a test") for name in filled]
+            for key in keys[1:]:
+                assert other.set_note(key, {"key": key}, 0)
+            assert {key: note.value for key, note in other.notes_of(keys).items()} == {
+                key: {"key": key} for key in keys[1:]
+            }
 
     def test_a_look_at_many_queues_ends_with_its_time(self, store: Store, filled: dict[str, Sizes]) -> None:
         with ReadBudget(1, 1, 0.0).applied(), pytest.raises(BudgetExceeded):

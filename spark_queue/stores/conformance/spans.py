@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from spark_queue.messages.ids import new_ids
 from spark_queue.messages.message import pushes
-from spark_queue.stores.base import SMALLEST_PARTITION, Store
+from spark_queue.stores.base import Store
 from spark_queue.stores.conformance.helpers import ids_of
 from spark_queue.stores.conformance.waiting import MINUTE_MS
+from spark_queue.stores.limits import StoreLimits
 from spark_queue.stores.spans import WHOLE
 from spark_queue.stores.types import View
 
@@ -85,7 +86,7 @@ class SpansContract:
         assert stayed <= set(seen), "each that was there all the time comes"
 
     def test_spans_are_about_equal_and_few_messages_are_one(self, store: Store, queue: str) -> None:
-        rows = 6 * SMALLEST_PARTITION
+        rows = 6 * StoreLimits.smallest_partition
         store.push(queue, pushes([{"n": str(n)} for n in range(rows)]))
         spans = store.spans(queue, 3)
         if len(spans) > 1:  # not a list, nor buckets
@@ -93,7 +94,7 @@ class SpansContract:
             sizes = [sum(batch.num_rows for batch in store.peek(queue, span=span)) for span in spans]
             assert sum(sizes) == rows and min(sizes) > rows / 6 and max(sizes) < rows / 2, sizes
             assert len(store.spans(queue, 100)) == 6, "none is smaller than is worth a task"
-        store.push(f"{queue}.other", pushes([{"n": "1"}] * SMALLEST_PARTITION))
+        store.push(f"{queue}.other", pushes([{"n": "1"}] * StoreLimits.smallest_partition))
         assert store.spans(f"{queue}.other", 8) == [WHOLE]
         assert store.spans(queue, 1) == [WHOLE]
         assert store.spans(f"{queue}.none", 8) == [WHOLE]

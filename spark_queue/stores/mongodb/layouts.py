@@ -33,6 +33,7 @@ from pymongo.results import DeleteResult, UpdateResult
 from spark_queue.errors import MessageError, OptionError
 from spark_queue.messages.columns import fill_null_payloads
 from spark_queue.stores.base import chunked
+from spark_queue.stores.limits import StoreLimits
 from spark_queue.stores.mongodb.bson_json import MAX_DOCUMENT_BYTES
 from spark_queue.stores.mongodb.documents import (
     DUE,
@@ -48,7 +49,7 @@ from spark_queue.stores.mongodb.documents import (
 from spark_queue.stores.mongodb.forms import Form, pipeline_form
 from spark_queue.stores.mongodb.marks import HINTED_AGE
 from spark_queue.stores.mongodb.stages import OWN_PREFIX
-from spark_queue.stores.mongodb.store import COMMAND_CHUNK, DOCUMENT_TOO_LARGE, MongoStore
+from spark_queue.stores.mongodb.store import DOCUMENT_TOO_LARGE, MongoStore
 from spark_queue.stores.types import DeadLetterInfo, LayoutFeature, Selection
 
 #: The largest `expireAfterSeconds` that MongoDB accepts: keuss gives its index the same `ttl`.
@@ -66,8 +67,10 @@ class HistoryStore(MongoStore):
     parameters: ClassVar[tuple[str, ...]] = (*MongoStore.parameters, "ttl")
     always_keeps_history: ClassVar[bool] = True
 
-    def __init__(self, url: str, *, retry_timeout: int = 5_000, create: bool = True) -> None:
-        super().__init__(url, retry_timeout=retry_timeout, create=create)
+    def __init__(
+        self, url: str, *, retry_timeout: int = 5_000, create: bool = True, limits: StoreLimits | None = None
+    ) -> None:
+        super().__init__(url, retry_timeout=retry_timeout, create=create, limits=limits)
         text = self._address.parameters.get("ttl", "3600")
         seconds = float(text) if text.isdecimal() else 0  # `int` refuses thousands of digits
         if not 1 <= seconds <= MAX_TTL:
@@ -103,8 +106,10 @@ class PipelineStore(MongoStore):
         tuple(map(_per_queue_index, INDEXES)), tuple(map(_per_queue_index, OLD_INDEXES))
     )
 
-    def __init__(self, url: str, *, retry_timeout: int = 5_000, create: bool = True) -> None:
-        super().__init__(url, retry_timeout=retry_timeout, create=create)
+    def __init__(
+        self, url: str, *, retry_timeout: int = 5_000, create: bool = True, limits: StoreLimits | None = None
+    ) -> None:
+        super().__init__(url, retry_timeout=retry_timeout, create=create, limits=limits)
         self.pipeline = self._address.parameters.get("pipeline", "default")
         self._own_prefix = f"{OWN_PREFIX}{self.layout_name}.{self.pipeline}."
         super().check_queue(self.pipeline)
@@ -138,7 +143,7 @@ class PipelineStore(MongoStore):
             change["hdrs"] = dead_letter_headers(queue, state.pending_tries, dead_letter, now)
         update = [{"$set": change}, {"$unset": list(RESERVATION_FIELDS)}]
         moved = 0
-        for part in chunked(moving, COMMAND_CHUNK):
+        for part in chunked(moving, self.limits.command_chunk):
             query = {**state.query, "_id": {"$in": part}}
             if dead_letter is not None:
                 moved += self._attempt(self._move_large, queue, query, state.pending_tries, to, dead_letter, now)

@@ -15,7 +15,7 @@ A queue of another layout is refused, and so is a view, or a time series.
 
 **The check is cached.** An operation that uses one of our indexes by name (`hint`) needs no newer
 answer: the server refuses it if the collection has been replaced by one without that index. For an
-insert the answer may be INSERT_AGE old. Operations that remove messages by id alone, or the whole
+insert the answer may be a second old. Operations that remove messages by id alone, or the whole
 queue, ask again. That a collection is no queue is never cached, except for lists.
 
 **A push may follow a drop by another client.** Then the server creates the collection again,
@@ -40,19 +40,19 @@ from spark_queue.errors import NotAQueue, OptionError
 from spark_queue.options.masking import mask
 from spark_queue.stores.mongodb.documents import Document
 from spark_queue.stores.mongodb.forms import COMMENT, Form, same_key
+from spark_queue.stores.mongodb.limits import MongoLimits
 from spark_queue.stores.mongodb.stages import OWN_PREFIX
 from spark_queue.stores.types import ForeignData
 
-#: How old an answer may be (s): for operations with a hint, and for inserts.
-HINTED_AGE, INSERT_AGE = 60.0, 1.0
+#: How old an answer may be (s), for operations with a hint.
+HINTED_AGE = 60.0
 
 #: The same for a list that leaves out a collection, and for operations with a hint on a collection
 #: that does not exist.
 REFUSAL_AGE, ABSENCE_AGE = 10.0, 5.0
 
-#: Seconds for which a collection that was a queue until just now may lack its mark, if it is as a
-#: push creates it; and for which keuss may lack its index.
-MARK_MISSING, INDEX_MISSING = 5.0, 0.5
+#: Seconds for which keuss may lack its index.
+INDEX_MISSING = 0.5
 
 #: Most collections in the cache.
 MAX_CACHED = 10_000
@@ -83,9 +83,9 @@ class _Refusal:
 class Marks:
     """The marks of the collections of one database. Safe to share among threads."""
 
-    def __init__(self, database: Callable[[], Database[Document]], form: Form, url: str) -> None:
+    def __init__(self, database: Callable[[], Database[Document]], form: Form, url: str, limits: MongoLimits) -> None:
         """Connect to nothing yet."""
-        self._database, self._form, self._url = database, form, url
+        self._database, self._form, self._url, self._limits = database, form, url, limits
         self._cache: dict[str, tuple[Mark, float]] = {}  # when it was read (monotonic s)
         self._expired = -math.inf  # answers until then are not believed
         self._listed: dict[tuple[str, str], tuple[bool, float]] = {}  # name, UUID -> is a queue; believed until
@@ -101,7 +101,7 @@ class Marks:
         """
         mark, read = self._cache.get(name, _UNKNOWN)
         if mark is Mark.BARE:
-            max_age = min(max_age, INSERT_AGE)
+            max_age = min(max_age, self._limits.insert_age)
         elif mark is Mark.ABSENT:
             max_age = ABSENCE_AGE if max_age == HINTED_AGE else 0.0
         if time.monotonic() - read < max_age and read > self._expired:
@@ -120,7 +120,7 @@ class Marks:
             if found is _UNMARKED and name in self._inserted and self._mark_again(name):
                 return Mark.COMPLETE
             if found is _UNMARKED and began >= end and known and self._is_as_inserted(name):
-                end, known = began + MARK_MISSING, False
+                end, known = began + self._limits.mark_missing, False
             if found is not _UNMARKED or began >= end:
                 break
             time.sleep(INDEX_MISSING / 5)  # a client that has inserted messages, or keuss, may mark it

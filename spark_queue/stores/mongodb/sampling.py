@@ -8,18 +8,23 @@ from pymongo.collection import Collection
 
 from spark_queue.stores.mongodb.documents import Document, Filter
 from spark_queue.stores.mongodb.keys import sort_key
-from spark_queue.stores.spans import INDEX_WALK, OWN_SHARE, Sample
+from spark_queue.stores.spans import OWN_SHARE, Sample
 
 
 def sample_keys(
-    queue: Collection[Document], collection: Collection[Document], query: Filter, size: int, **by: Any
+    queue: Collection[Document],
+    collection: Collection[Document],
+    query: Filter,
+    size: int,
+    index_walk: int,
+    **by: Any,
 ) -> Sample:
     """Return `_id`s of the documents of a queue that match a filter, chosen at random.
 
     All of them, if there are few. `queue` is the queue as a part of the `collection`. `by`: the
-    index for all of its documents, which has their `_id`.
+    index for all of its documents, which has their `_id`. `index_walk`: see `StoreLimits`.
     """
-    most = INDEX_WALK * size
+    most = index_walk * size
     keys = [one["_id"] for one in queue.find(query, {"_id": 1}, limit=most + 1, **by)]
     if len(keys) <= most:
         return Sample(_distinct(keys), len(keys))

@@ -14,7 +14,7 @@ from bson import ObjectId
 from pymongo import CursorType
 from pymongo.collection import Collection
 
-from spark_queue.stores.services.listener import LISTENER_HEARTBEAT, Signal, SignalsLost, Subscription
+from spark_queue.stores.services.listener import Signal, SignalsLost, Subscription
 
 #: Seconds by which the clocks of senders may differ.
 MAX_CLOCK_SKEW = 60
@@ -25,16 +25,16 @@ class MongoSubscription(Subscription):
 
     receives_all = True
 
-    def __init__(self, signals: Collection[dict[str, Any]], prefix: str, now: int) -> None:
+    def __init__(self, signals: Collection[dict[str, Any]], prefix: str, now: int, heartbeat: float) -> None:
         """Open the cursor on events that begin with `prefix`; the rest of an event is its queue.
 
-        `now` is the server's time (ms).
+        `now` is the server's time (ms). `heartbeat`: how long one `next` waits, at most (s).
         """
         self._prefix = prefix
         recent = ObjectId.from_datetime(datetime.fromtimestamp(now / 1000 - MAX_CLOCK_SKEW, UTC))
         query = {"_id": {"$gt": recent}, "event": {"$regex": f"^{re.escape(prefix)}"}}
         self._cursor = signals.find(query, cursor_type=CursorType.TAILABLE_AWAIT)
-        self._cursor.max_await_time_ms(round(LISTENER_HEARTBEAT * 1000))
+        self._cursor.max_await_time_ms(round(heartbeat * 1000))
 
     def next(self, timeout: float) -> list[Signal]:
         document = next(self._cursor, None)

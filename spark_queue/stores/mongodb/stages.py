@@ -60,20 +60,18 @@ from spark_queue.stores.mongodb.documents import (
     insert_new,
     only_duplicates,
 )
+from spark_queue.stores.mongodb.limits import MongoLimits
 from spark_queue.stores.types import Staged, tag_range
 
 #: The prefix of our own collections. No queue may have it.
 OWN_PREFIX = "spark_queue."
 STAGED = "staged"
 
-#: Most messages, and bytes, of a chunk and of a transaction. A larger message has its own chunk.
-CHUNK_ROWS, CHUNK_BYTES = 5_000, 8 << 20
+#: Most bytes of a chunk and of a transaction. A larger message has its own chunk.
+CHUNK_BYTES = 8 << 20
 
 #: Most stages that are published in parallel.
 MAX_PARALLEL_STAGES = 4
-
-#: Seconds until a publisher that blocks others is assumed dead. It doubles each time.
-PUBLISHER_TIMEOUT = 1.5
 
 #: Passes documents on without decoding them.
 RAW_CODEC: CodecOptions[Any] = CODEC.with_options(document_class=RawBSONDocument)
@@ -102,13 +100,15 @@ class Stages:
         name: str,
         count: MessageCounter,
         note_insert: Callable[[str, Any], None],
+        limits: MongoLimits,
     ) -> None:
         self._count, self._note_insert = count, note_insert
+        self._chunk_size = limits.stage_chunk, CHUNK_BYTES
         self._client = database.client
         self._chunks = database[name]
         self._raw = database.get_collection(name, codec_options=RAW_CODEC)
         self._get_collection, self._attempt = get_collection, attempt
-        self._publisher_timeout = min(PUBLISHER_TIMEOUT, retry_timeout / 3000)
+        self._publisher_timeout = min(limits.publisher_timeout, retry_timeout / 3000)
 
     # --- in and out -------------------------------------------------------------------------------
 
@@ -118,7 +118,7 @@ class Stages:
         """Keep the documents as that part of the stage. May be repeated."""
         encoded = ((one, bson.encode(one, codec_options=CODEC)) for one in documents)
         chunks: list[Document] = []
-        for some in batch_by_size(encoded, (CHUNK_ROWS, CHUNK_BYTES), lambda one: (1, len(one[1]))):
+        for some in batch_by_size(encoded, self._chunk_size, lambda one: (1, len(one[1]))):
             name = f"{part}.{len(chunks):06}"
             size = sum(len(one) for _, one in some)
             ids, docs = [one["_id"] for one, _ in some], [RawBSONDocument(one) for _, one in some]
@@ -145,7 +145,7 @@ class Stages:
             self._attempt(self._get_collection, queue)  # before any message is visible: it may be no queue
         published: Counter[str] = Counter({key["queue"]: 0 for key in keys})
         if keys and transactions:
-            groups = batch_by_size(keys, (CHUNK_ROWS, CHUNK_BYTES), lambda key: (key["rows"], key["bytes"]))
+            groups = batch_by_size(keys, self._chunk_size, lambda key: (key["rows"], key["bytes"]))
             published.update(self._publish_groups(list(groups)))
             keys = self._attempt(self._chunk_keys, {"_id": {"$in": keys}})  # begun without transactions
         for key in keys:

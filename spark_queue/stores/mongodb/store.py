@@ -78,7 +78,8 @@ from spark_queue.messages.times import MAX_TIME_MS
 from spark_queue.options.masking import cause_without_secrets, is_harmless, mask, parameter_name, scrub
 from spark_queue.options.queue_names import dead_letter_queue
 from spark_queue.options.url import StoreUrl
-from spark_queue.stores.base import PAGE_ROWS, QUEUES_CHUNK, chunked, rejected_rows_error
+from spark_queue.stores.base import PAGE_ROWS, chunked, rejected_rows_error
+from spark_queue.stores.limits import StoreLimits
 from spark_queue.stores.mongodb.beside import SIGNALS, STATS, Beside, check_places
 from spark_queue.stores.mongodb.bson_json import CODEC, from_bson
 from spark_queue.stores.mongodb.counting import QueuePlace, SizeCounter
@@ -134,7 +135,8 @@ from spark_queue.stores.mongodb.documents import (
 )
 from spark_queue.stores.mongodb.forms import Form, queue_form
 from spark_queue.stores.mongodb.keys import filters_greater, find_other_texts, id_of, key_of, sort_key
-from spark_queue.stores.mongodb.marks import HINTED_AGE, INSERT_AGE, Mark, Marks, is_missing_index
+from spark_queue.stores.mongodb.limits import MongoLimits
+from spark_queue.stores.mongodb.marks import HINTED_AGE, Mark, Marks, is_missing_index
 from spark_queue.stores.mongodb.oversize import MAX_LETTER_BYTES, fit_letter, fits
 from spark_queue.stores.mongodb.places import PLACES, inherit_places
 from spark_queue.stores.mongodb.sampling import sample_keys
@@ -182,10 +184,6 @@ DEFAULTS: dict[str, Any] = {
     "appname": "spark_queue",
 }
 
-#: Most ids in one command, and messages in one transaction, which has limits (60 s, the cache).
-COMMAND_CHUNK = 10_000
-TRANSACTION_CHUNK = 1_000
-
 #: The field `bytes` of a document in a reply: its size in BSON.
 DOCUMENT_BYTES: Document = {"bytes": {"$bsonSize": "$$ROOT"}}
 
@@ -201,9 +199,6 @@ MAX_SKIP_DOUBLINGS = 6
 
 #: Most bytes of the name of a collection, with that of its database.
 MAX_NAMESPACE_BYTES = 255
-
-#: Seconds until a killed command has stopped.
-KILL_DELAY = 0.1
 
 #: Error codes of the server.
 AUTHENTICATION_FAILED, UNAUTHORIZED, ATLAS_ERROR = 18, 13, 8000
@@ -282,6 +277,8 @@ class MongoStore(SignallingStore):
         "db.runCommand({compact: 'collection'})"
     )
     unsupported_payloads: ClassVar[tuple[object, ...]] = (None,)
+    default_limits: ClassVar[MongoLimits] = MongoLimits()
+    limits: MongoLimits
     layout_name: ClassVar[str] = "mongo"
     parameters: ClassVar[tuple[str, ...]] = ("ns", STATS, SIGNALS)
     layouts: ClassVar[Mapping[str, str]] = {
@@ -332,9 +329,11 @@ class MongoStore(SignallingStore):
         _database_in(address.url)
         return url
 
-    def __init__(self, url: str, *, retry_timeout: int = 5_000, create: bool = True) -> None:
+    def __init__(
+        self, url: str, *, retry_timeout: int = 5_000, create: bool = True, limits: StoreLimits | None = None
+    ) -> None:
         """Connect to nothing yet. Raises `OptionError` for an invalid URL."""
-        super().__init__(url, retry_timeout=retry_timeout, create=create)
+        super().__init__(url, retry_timeout=retry_timeout, create=create, limits=limits)
         self._own_prefix = OWN_PREFIX  # the prefix of our own collections
         self._database_name = _database_in(self._address.url)
         self._lock: threading.Lock
@@ -342,7 +341,7 @@ class MongoStore(SignallingStore):
         self._client: MongoClient[Document] | None = None
         self._pid = 0
         self._beside = Beside(self._address.parameters, self.ns, self._database)
-        self._marks = Marks(self._database, self.form, self.url)
+        self._marks = Marks(self._database, self.form, self.url, self.limits)
 
     # --- the connection ---------------------------------------------------------------------------
 
@@ -542,13 +541,15 @@ class MongoStore(SignallingStore):
                     f"{mask(self.url)}: its maxPoolSize=1 leaves no connection for signals: set 2 or more",
                     url=mask(self.url),
                 )
-            with closing(MongoSubscription(signals, self.topic(""), self._now())) as found:
+            with closing(
+                MongoSubscription(signals, self.topic(""), self._now(), self.limits.listener_heartbeat)
+            ) as found:
                 yield found
 
     # --- messages in ------------------------------------------------------------------------------
 
     def _push(self, queue: str, batch: pa.RecordBatch) -> int:
-        collection = self._collection(queue, create=True, max_age=INSERT_AGE)
+        collection = self._collection(queue, create=True, max_age=self.limits.insert_age)
         documents = self._checked_documents(queue, batch)
         inserted = insert(collection, documents, count=self._count_messages)
         self._marks.note_insert(collection.name, documents[-1]["_id"])
@@ -596,11 +597,11 @@ class MongoStore(SignallingStore):
         return self._stages().remove(stage, keep)
 
     def _stages(self) -> Stages:
-        get_collection = partial(self._collection, create=True, max_age=INSERT_AGE)
+        get_collection = partial(self._collection, create=True, max_age=self.limits.insert_age)
         name = self._own_prefix + STAGED
         return Stages(
             self._database(), get_collection, self._attempt, self.retry_timeout, name, self._count_messages,
-            self._marks.note_insert,
+            self._marks.note_insert, self.limits,
         )  # fmt: skip
 
     # --- reservations -----------------------------------------------------------------------------
@@ -613,7 +614,7 @@ class MongoStore(SignallingStore):
         due = due_by(min(now, before))
         claim = claim_update(tag, DatetimeMS(now), lease_end(now, lease))
         fields = self._id_fields if limit.bytes is None else {**self._id_fields, **DOCUMENT_BYTES}
-        most = COMMAND_CHUNK if limit.bytes is None else self._records_within(collection, due, limit)
+        most = self.limits.command_chunk if limit.bytes is None else self._records_within(collection, due, limit)
         claimed = extra = size = collisions = 0
         found = Selected([])
         while claimed + extra < limit.target and not (found.full or found.oversized_bucket):
@@ -663,7 +664,7 @@ class MongoStore(SignallingStore):
         cursor = queue.find(due, DOCUMENT_BYTES, limit=SAMPLED_RECORDS, **by)
         sizes: list[int] = [one["bytes"] for one in cursor.sort(WAITING_ORDER)]
         mean = sum(sizes) // max(1, len(sizes)) + 1
-        return max(SAMPLED_RECORDS, min(COMMAND_CHUNK, 2 * (limit.bytes or 0) // mean))
+        return max(SAMPLED_RECORDS, min(self.limits.command_chunk, 2 * (limit.bytes or 0) // mean))
 
     def _bury_full_documents(self, queue: str, query: Filter) -> int:
         """Make dead letters of documents that have no room for a reservation; return their number.
@@ -714,7 +715,7 @@ class MongoStore(SignallingStore):
             except ConnectionFailure:
                 with suppress(StoreError):
                     self._attempt(client.admin.command, "killSessions", [session.session_id])
-                time.sleep(KILL_DELAY)
+                time.sleep(self.limits.kill_delay)
                 raise
 
     def _ready(self, queue: str, limit: int, before: int) -> int:
@@ -752,7 +753,7 @@ class MongoStore(SignallingStore):
 
     def _replace_records(self, queue: str, tag: str | None, records: Sequence[Record], batch: pa.RecordBatch) -> bool:
         now, transactions = self._hello()
-        collection = self._queue_view(queue, create=True, max_age=INSERT_AGE)
+        collection = self._queue_view(queue, create=True, max_age=self.limits.insert_age)
         if tag is None:
             self._free_unseen(collection, now)
         keys = [self._key_of(one.id) for one in records]
@@ -907,16 +908,16 @@ class MongoStore(SignallingStore):
         return queue.find_one({"_id": self._bucket_ids}, {"_id": 1}, **ID_HINT) is not None
 
     def _filters_for(
-        self, queue: Collection[Document], state: DocumentState, ids: Sequence[str] | None, size: int = COMMAND_CHUNK
+        self, queue: Collection[Document], state: DocumentState, ids: Sequence[str] | None, size: int | None = None
     ) -> Iterator[tuple[Document, dict[str, Any]]]:
         """Yield filters for the messages in a state, each with the index to use.
 
-        With `ids`, there is a filter for each `size` of them.
+        With `ids`, there is a filter for each `size` of them (by default, `command_chunk`).
         """
         if ids is None:
             yield dict(state.query), self._hint(queue, state.hint_index)
         else:
-            for part in chunked([self._key_of(id) for id in ids], size):
+            for part in chunked([self._key_of(id) for id in ids], size or self.limits.command_chunk):
                 yield {**state.query, "_id": {"$in": part}}, ID_HINT
 
     def _reservations(self, queue: str, tag: str) -> list[Reservation]:
@@ -937,7 +938,7 @@ class MongoStore(SignallingStore):
         # The target gets its indexes now: a transaction cannot create them.
         protected = selection.tag is not None or selection.ids is None
         source = self._queue_view(queue, max_age=HINTED_AGE if protected else 0)
-        target = self._collection(to, create=True, max_age=INSERT_AGE)
+        target = self._collection(to, create=True, max_age=self.limits.insert_age)
         now, transactions = self._hello()
         if selection.tag is None:
             self._free_unseen(source, now)
@@ -956,7 +957,9 @@ class MongoStore(SignallingStore):
             with self._transaction(transactions) as session:
                 query = {**state.query, "_id": {"$in": part}}
                 with source.find(query, session=session, **ID_HINT).sort("_id", 1) as cursor:
-                    documents = next((page.documents for page in self._pages(cursor, TRANSACTION_CHUNK)), [])
+                    documents = next(
+                        (page.documents for page in self._pages(cursor, self.limits.transaction_chunk)), []
+                    )
                 copied = [one["_id"] for one in documents]
                 new_documents = [
                     new
@@ -986,7 +989,7 @@ class MongoStore(SignallingStore):
             return moved, [id for id in part if documents and sort_key(id) > sort_key(documents[-1]["_id"])]
 
         moved = 0
-        for part in chunked(moving, TRANSACTION_CHUNK):
+        for part in chunked(moving, self.limits.transaction_chunk):
             left = part
             while left:
                 number, left = self._attempt(transfer, left)
@@ -1004,7 +1007,7 @@ class MongoStore(SignallingStore):
             tries = {"$gte": selection.min_tries + state.pending_tries}
             state = state._replace(query={**state.query, "tries": tries})
         moving: list[Any] = []
-        chunk = COMMAND_CHUNK if selection.limit is None or not selection.ids else len(selection.ids)
+        chunk = self.limits.command_chunk if selection.limit is None or not selection.ids else len(selection.ids)
         for query, by in self._filters_for(collection, state, selection.ids, chunk):
             cursor = collection.find(query, self._id_fields, **by)
             if selection.limit is None:
@@ -1175,7 +1178,14 @@ class MongoStore(SignallingStore):
                 return Sample()
         query = history_state(self._now()).query if view == "history" else {"processed": None}
         by = self._hint(collection, READY_INDEX)
-        return sample_keys(collection, self._collection(queue), {**self._queue_fields(queue), **query}, size, **by)
+        return sample_keys(
+            collection,
+            self._collection(queue),
+            {**self._queue_fields(queue), **query},
+            size,
+            self.limits.index_walk,
+            **by,
+        )
 
     def _page_by_id(
         self, queue: str, query: Filter, after: DocumentPlace | None, rows: int, span: Span = WHOLE
@@ -1217,7 +1227,7 @@ class MongoStore(SignallingStore):
     def _find_foreign(self, queues: Iterable[str]) -> set[str]:
         """Return the names, among these, of collections that are no queues."""
         names = list(queues)
-        collections = self._marks.list_collections(names if len(names) <= QUEUES_CHUNK else None)
+        collections = self._marks.list_collections(names if len(names) <= self.limits.queues_chunk else None)
         return {name for name in names if not collections.get(name, True)}
 
     def _is_foreign(self, queue: str, *, pushed: bool = False) -> bool:

@@ -21,29 +21,29 @@ from redis.sentinel import MasterNotFoundError, Sentinel
 
 from spark_queue.fork_locks import add_lock
 from spark_queue.stores.redis.address import RedisAddress
+from spark_queue.stores.redis.limits import RedisLimits
 
 #: Seconds until a connection attempt, and until an answer, times out.
 CONNECT_TIMEOUT, ANSWER_TIMEOUT = 3.0, 30.0
-
-#: Most connections of a client, as in MongoDB's driver, and seconds to wait for a free one.
-POOL_SIZE, POOL_TIMEOUT = 100, 10.0
 
 #: redis-py does not type these.
 _parse_url: Any = parse_url
 _Sentinel: Any = Sentinel
 
 
-def pool_text() -> str:
+def pool_text(limits: RedisLimits) -> str:
     """Return the sentence of an exhausted pool."""
-    return f"all {POOL_SIZE} connections of this client are in use, and none became free in {POOL_TIMEOUT:g} s"
+    size, timeout = limits.pool_size, limits.pool_timeout
+    return f"all {size} connections of this client are in use, and none became free in {timeout:g} s"
 
 
 class ServerConnections:
     """The connections of one store. Safe to share among threads, and across a fork."""
 
-    def __init__(self, address: RedisAddress) -> None:
+    def __init__(self, address: RedisAddress, limits: RedisLimits) -> None:
         """Connect to nothing yet."""
         self._address = address
+        self._pool_limits = {"max_connections": limits.pool_size, "timeout": limits.pool_timeout}
         self._lock: threading.Lock
         add_lock(self, "_lock")
         self._client: redis.Redis | None = None
@@ -59,8 +59,7 @@ class ServerConnections:
             if self._client is not None and self._pid == os.getpid():
                 return self._client
         # Not under the lock: all threads ask at the same time, also if the Sentinels are away.
-        limits = {"max_connections": POOL_SIZE, "timeout": POOL_TIMEOUT}
-        pool = redis.BlockingConnectionPool(**self._settings(), **limits)  # type: ignore[no-untyped-call]
+        pool = redis.BlockingConnectionPool(**self._settings(), **self._pool_limits)  # type: ignore[no-untyped-call]
         with self._lock:
             if self._client is None or self._pid != os.getpid():
                 self._client, self._cluster, self._pid = redis.Redis.from_pool(pool), None, os.getpid()

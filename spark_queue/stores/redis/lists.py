@@ -30,7 +30,6 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from functools import cache
 from itertools import chain
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -44,9 +43,10 @@ from spark_queue.messages.buckets import Layout
 from spark_queue.messages.json_text import load_json
 from spark_queue.options.url import StoreUrl
 from spark_queue.stores.base import PAGE_ROWS, rejected_rows_error
+from spark_queue.stores.limits import StoreLimits
 from spark_queue.stores.redis.documents import as_records
 from spark_queue.stores.redis.keys import DueId, key_prefix
-from spark_queue.stores.redis.store import SCRIPT_CHUNK, RedisStore, load_scripts
+from spark_queue.stores.redis.store import RedisStore
 from spark_queue.stores.spans import WHOLE, Sample, Span
 from spark_queue.stores.support.damaged import Records, filter_records, id_of
 from spark_queue.stores.support.scan import Scanned, ScanStep, scan_by_maturity
@@ -55,20 +55,11 @@ from spark_queue.stores.types import Condition, DeadLetterInfo, LayoutFeature, S
 T = TypeVar("T")
 
 
-@cache
-def scripts(layout: str) -> dict[str, tuple[str, str]]:
-    """Return the scripts of one of these layouts: see `load_scripts`."""
-    return load_scripts(layout=layout)
-
-
 class ListStore(RedisStore):
     """Queues of keuss' `redis-list`."""
 
     layout_name: ClassVar[str] = "redis-list"
     unsupported: ClassVar[frozenset[LayoutFeature]] = frozenset({"order", "ids", "buckets"})
-
-    def _script(self, name: str) -> tuple[str, str]:
-        return scripts(self.layout_name)[name]
 
     def _list_keys(self, queue: str) -> Sequence[str]:
         return (f"keuss:q:list:{queue}",)
@@ -178,8 +169,10 @@ class RfqStore(ListStore):
             )
         return url
 
-    def __init__(self, url: str, *, retry_timeout: int = 5_000, create: bool = True) -> None:
-        super().__init__(url, retry_timeout=retry_timeout, create=create)
+    def __init__(
+        self, url: str, *, retry_timeout: int = 5_000, create: bool = True, limits: StoreLimits | None = None
+    ) -> None:
+        super().__init__(url, retry_timeout=retry_timeout, create=create, limits=limits)
         #: Whether pushed and published messages go to the front of the topic, in their order.
         self.front = self._address.parameters.get("front") == "true"
 
@@ -251,7 +244,9 @@ class RfqStore(ListStore):
             found = self._attempt(self._run, "harvest", queue, "aged", older_than)
         else:
             left = self._attempt(self._nextlog_length, queue)
-            while left > 0 and (ids := self._attempt(self._run, "harvest", queue, min(left, SCRIPT_CHUNK))):
+            while left > 0 and (
+                ids := self._attempt(self._run, "harvest", queue, min(left, self.limits.script_chunk))
+            ):
                 found += ids
                 left -= len(ids)
         if found:
@@ -319,8 +314,8 @@ class RfqStore(ListStore):
         self._run_until_done("purge", queue, "nextlog")
         with self._connection() as client:
             rest = client.zrange(self._keys(queue).moments, 0, -1)
-            for start in range(0, len(rest), SCRIPT_CHUNK):
-                some = rest[start : start + SCRIPT_CHUNK]
+            for start in range(0, len(rest), self.limits.script_chunk):
+                some = rest[start : start + self.limits.script_chunk]
                 client.unlink(*(b"rfq:%b:message:%b" % (queue.encode(), id) for id in some))
         super()._drop(queue)
 

@@ -16,10 +16,13 @@ from typing import Any
 import redis
 
 from spark_queue.errors import StoreError
-from spark_queue.stores.services.listener import LISTENER_HEARTBEAT, Signal, SignalsLost, Subscription
+from spark_queue.stores.services.listener import Signal, SignalsLost, Subscription
 
 #: Most signals that one call of `next` returns.
 MAX_SIGNALS = 1_000
+
+#: How long the rest of a signal may take whose beginning is there (s).
+REST_OF_SIGNAL_TIMEOUT = 1.0
 
 
 class RedisSubscription(Subscription):
@@ -77,7 +80,7 @@ class RedisSubscription(Subscription):
 
     def _read(self) -> Signal | None:
         try:
-            message = self._pubsub.get_message(timeout=LISTENER_HEARTBEAT)
+            message = self._pubsub.get_message(timeout=REST_OF_SIGNAL_TIMEOUT)
         except redis.ResponseError as error:  # the server answers in the order of the requests
             if not self._pending:
                 raise

@@ -32,6 +32,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from functools import cache
 from hashlib import sha1
 from itertools import chain, groupby
 from pathlib import Path
@@ -50,9 +51,10 @@ from spark_queue.messages.times import MAX_TIME_MS
 from spark_queue.options.masking import cause_without_secrets, mask
 from spark_queue.options.url import StoreUrl
 from spark_queue.stores.base import PAGE_BYTES, PAGE_ROWS
+from spark_queue.stores.limits import StoreLimits
 from spark_queue.stores.redis.address import RedisAddress
 from spark_queue.stores.redis.connections import ServerConnections, pool_text
-from spark_queue.stores.redis.documents import CALL_BYTES, as_records, pack_pieces, read_entry, to_documents
+from spark_queue.stores.redis.documents import as_records, pack_pieces, read_entry, to_documents
 from spark_queue.stores.redis.failures import is_away, to_store_error
 from spark_queue.stores.redis.foreign import expected_type, find_foreign
 from spark_queue.stores.redis.keys import (
@@ -69,6 +71,7 @@ from spark_queue.stores.redis.keys import (
     registry_key,
     single_run,
 )
+from spark_queue.stores.redis.limits import RedisLimits
 from spark_queue.stores.redis.scanning import Scanner
 from spark_queue.stores.redis.signals import RedisSubscription
 from spark_queue.stores.services import eviction
@@ -102,8 +105,6 @@ from spark_queue.stores.types import (
 
 T = TypeVar("T")
 
-SCRIPT_CHUNK = 5_000  #: most messages of one script call
-RUN_SIZE = 250  #: most messages of one member of `held`
 READ_BATCH = 500  #: most documents that one command reads: their size is not known before
 MAX_COUNTED = 1_000  #: most buckets, and leases, that a count with a limit looks at
 NOTE_FIELDS = ("value", "version", "written")  #: the fields of a note
@@ -112,16 +113,12 @@ NO_END = MAX_TIME_MS  #: the end (ms) of a lease that does not end
 LUA_DIRECTORY = Path(__file__).with_name("lua")
 
 
-def load_scripts(
-    chunk: int = SCRIPT_CHUNK, run: int = RUN_SIZE, page: int = CALL_BYTES, layout: str = DEFAULT_LAYOUT
-) -> dict[str, tuple[str, str]]:
-    """Return the scripts of a layout by name: SHA-1 and text.
-
-    `chunk`: most messages of one call. `run`: most messages of one member of `held`. `page`: bytes
-    of documents after which a call stops reading.
-    """
+@cache
+def load_scripts(limits: RedisLimits, layout: str = DEFAULT_LAYOUT) -> dict[str, tuple[str, str]]:
+    """Return the scripts of a layout by name: SHA-1 and text."""
     constants = {
-        "CHUNK": chunk, "RUN": run, "BYTES": page, "NEVER": NO_END, "BUCKET_BYTES": MAX_BUCKET_BYTES, "PARTS": PARTS,
+        "CHUNK": limits.script_chunk, "RUN": limits.run_size, "BYTES": limits.script_bytes, "NEVER": NO_END,
+        "BUCKET_BYTES": MAX_BUCKET_BYTES, "PARTS": PARTS,
     }  # fmt: skip
     common = f"local {', '.join(constants)} = {', '.join(map(str, constants.values()))}\n"
     heads = [LUA_DIRECTORY / "common.lua"]
@@ -133,12 +130,11 @@ def load_scripts(
     return {name: (sha1(text.encode(), usedforsecurity=False).hexdigest(), text) for name, text in texts.items()}
 
 
-SCRIPTS = load_scripts()
-
-
 class RedisStore(SignallingStore):
     """Queues in one database of a Redis server. Safe to share among threads, and across a fork."""
 
+    default_limits: ClassVar[RedisLimits] = RedisLimits()
+    limits: RedisLimits
     layout_name: ClassVar[str] = DEFAULT_LAYOUT
     parameters: ClassVar[tuple[str, ...]] = ("ns",)
     layouts: ClassVar[Mapping[str, str]] = {
@@ -156,9 +152,12 @@ class RedisStore(SignallingStore):
         RedisAddress.parse(url)
         return url
 
-    def __init__(self, url: str, *, retry_timeout: int = 5_000, create: bool = True) -> None:
-        super().__init__(url, retry_timeout=retry_timeout, create=create)
-        self._connections = ServerConnections(RedisAddress.parse(self.url))
+    def __init__(
+        self, url: str, *, retry_timeout: int = 5_000, create: bool = True, limits: StoreLimits | None = None
+    ) -> None:
+        super().__init__(url, retry_timeout=retry_timeout, create=create, limits=limits)
+        self._connections = ServerConnections(RedisAddress.parse(self.url), self.limits)
+        self._scripts = load_scripts(self.limits, self.layout_name)
 
     # --- the connection ---------------------------------------------------------------------------
 
@@ -192,7 +191,7 @@ class RedisStore(SignallingStore):
             yield self._connections.cluster(client)
 
     def _to_store_error(self, error: Exception) -> StoreError:
-        return to_store_error(error, self.url, pool_text())
+        return to_store_error(error, self.url, pool_text(self.limits))
 
     def _check_is_queue(self, queue: str) -> None:
         with self._connection() as client:
@@ -221,7 +220,7 @@ class RedisStore(SignallingStore):
         return parts
 
     def _script(self, name: str) -> tuple[str, str]:
-        return SCRIPTS[name]
+        return self._scripts[name]
 
     def _run(self, script: str, queue: str, *arguments: Any, extra_keys: Sequence[str] = ()) -> Any:
         """Call a script with the keys of a queue and `extra_keys`. Raises `StoreError`."""
@@ -280,7 +279,9 @@ class RedisStore(SignallingStore):
         Raises `StoreError`, and `MessageError` as `pack_pieces` does.
         """
         now = self._now()
-        return list(pack_pieces(queue, batch, due_ms(batch, now), self._pushed_ms(batch, now), SCRIPT_CHUNK))
+        return list(
+            pack_pieces(queue, batch, due_ms(batch, now), self._pushed_ms(batch, now), self.limits.script_chunk)
+        )
 
     def _pushed_ms(self, batch: pa.RecordBatch, now: int | None) -> Sequence[int | None]:
         """Return when rows were pushed, as the layout stores it: see `pushed_ms`."""
@@ -413,8 +414,8 @@ class RedisStore(SignallingStore):
             if KEUSS_RESERVED in b"".join(documents):  # one search for all of them is fast
                 found_documents = zip(existing, documents, strict=True)
                 marked = [single_run(tag, *row) for row, one in found_documents if KEUSS_RESERVED in one]
-                for start in range(0, len(marked), SCRIPT_CHUNK):
-                    self._run("unmark", queue, *marked[start : start + SCRIPT_CHUNK])
+                for start in range(0, len(marked), self.limits.script_chunk):
+                    self._run("unmark", queue, *marked[start : start + self.limits.script_chunk])
             if existing:
                 return as_records(queue, existing, documents)._replace(after=existing[-1])
             cursor = single_run(tag, *found[read_count - 1])
@@ -425,8 +426,8 @@ class RedisStore(SignallingStore):
         runs = sorted((run for run in self._read_runs(queue, tag) if run.startswith(start)), key=due_and_id)
         ids = [id for run in runs for id in ids_of(run)][:limit]
         found: list[tuple[str, int]] = []
-        for at in range(0, len(ids), SCRIPT_CHUNK):
-            some = ids[at : at + SCRIPT_CHUNK]
+        for at in range(0, len(ids), self.limits.script_chunk):
+            some = ids[at : at + self.limits.script_chunk]
             found += zip(map(id_of, some), self._run("bytes", queue, *some), strict=True)
         return found
 
@@ -481,21 +482,23 @@ class RedisStore(SignallingStore):
         wanted, rows = {key for id in ids for key in keys_of_id(id)}, 0
         before: list[tuple[bytes, int]] = []
         while rows < len(set(ids)) and (named := self._find_runs(queue, tag, wanted)) != before:
-            for some in batch_by_size(named, (SCRIPT_CHUNK,), lambda one: (one[1],)):
+            for some in batch_by_size(named, (self.limits.script_chunk,), lambda one: (one[1],)):
                 rows += self._settle_runs(script, queue, arguments, [run for run, _ in some])
             before = named
         return rows
 
     def _settle_runs(self, script: str, queue: str, arguments: tuple[Any, ...], runs: list[bytes] | None) -> int:
-        """Run a script over runs, or all that the tag holds, until nothing is left to do.
+        """Run a script on these runs (`None`: on all of the tag) until nothing is left to do.
 
         Return the number of messages. Raises `StoreError`.
         """
         rows = 0
-        for start in range(0, 1 if runs is None else len(runs), SCRIPT_CHUNK):
+        for start in range(0, 1 if runs is None else len(runs), self.limits.script_chunk):
             more = True
             while more:
-                done, more = self._run(script, queue, *arguments, *(runs or ())[start : start + SCRIPT_CHUNK])
+                done, more = self._run(
+                    script, queue, *arguments, *(runs or ())[start : start + self.limits.script_chunk]
+                )
                 rows += done
         return rows
 
@@ -570,7 +573,7 @@ class RedisStore(SignallingStore):
             settle = "rollback", (tag, due, int(how.failed), 1, *runs)
         handed_out = single_run(unseen_tag(next.tag), next.record.mature, next.record.id)
         transfer = "transfer", (seen_tag(next.tag), _lease_argument(next.lease), handed_out)
-        if len(runs) > SCRIPT_CHUNK:
+        if len(runs) > self.limits.script_chunk:
             return 0, self._run_each(queue, transfer)[0][0]
         settled, transferred = self._run_each(queue, settle, transfer)
         return settled[0], transferred[0]
@@ -599,7 +602,7 @@ class RedisStore(SignallingStore):
         limit = NO_END if selection.limit is None else selection.limit
         position = moved = 0
         while position < len(members) and moved < limit:
-            chunk = members[position : position + SCRIPT_CHUNK]
+            chunk = members[position : position + self.limits.script_chunk]
             limits = limit - moved, selection.min_tries
             done, last, limit_met = self._run("move", queue, *limits, *arguments, *chunk, extra_keys=target_keys)
             moved += done
@@ -614,7 +617,9 @@ class RedisStore(SignallingStore):
         They are in order, each as a run of one message. Raises `StoreError`.
         """
         found: list[bytes] = []
-        for some in batch_by_size(self._read_runs(queue, tag), (SCRIPT_CHUNK,), lambda run: (len(ids_of(run)),)):
+        for some in batch_by_size(
+            self._read_runs(queue, tag), (self.limits.script_chunk,), lambda run: (len(ids_of(run)),)
+        ):
             left = some
             while left:
                 exhausted, last = self._run("exhausted", queue, tries, *left)
@@ -795,7 +800,9 @@ class RedisStore(SignallingStore):
 
     def _scan(self, step: ScanStep) -> Scanned:
         keys = self._keys(step.queue)
-        return Scanner(step.queue, keys, self._connection, self._run, self._read_documents).read(step, SCRIPT_CHUNK)
+        return Scanner(step.queue, keys, self._connection, self._run, self._read_documents).read(
+            step, self.limits.script_chunk
+        )
 
     def _peek(
         self, queue: str, where: Sequence[Condition], view: View, rows: int, span: Span = WHOLE
@@ -978,8 +985,8 @@ class RedisStore(SignallingStore):
     def _delete_history(self, queue: str, ids: Sequence[str]) -> int:
         keys, removed = self._keys(queue), 0
         with self._connection() as client:
-            for start in range(0, len(ids), SCRIPT_CHUNK):
-                some = [key for id in ids[start : start + SCRIPT_CHUNK] for key in keys_of_id(id)]
+            for start in range(0, len(ids), self.limits.script_chunk):
+                some = [key for id in ids[start : start + self.limits.script_chunk] for key in keys_of_id(id)]
                 with client.pipeline() as pipeline:
                     pipeline.hdel(keys.history, *some)
                     pipeline.zrem(keys.processed, *some)

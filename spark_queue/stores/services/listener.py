@@ -18,18 +18,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from spark_queue.errors import StoreError
-
-#: How long to wait before the next connection attempt, at first and at most (s).
-RECONNECT_PAUSE, MAX_RECONNECT_PAUSE = 1.0, 60.0
-
-#: How long a thread that begins to wait lets the connection come up (s).
-LISTEN_TIMEOUT = 1.0
-
-#: How often the thread does other work if no signal comes (s).
-LISTENER_HEARTBEAT = 1.0
-
-#: How long a queue is kept for which no thread waits (s), and how many of these are kept.
-IDLE_TIMEOUT, MAX_IDLE_QUEUES = 60.0, 1_000
+from spark_queue.stores.limits import StoreLimits
 
 #: The signals of a pause, and whether the queue is paused then.
 PAUSE_SIGNALS = {"p true": True, "p false": False}
@@ -96,11 +85,14 @@ class Listener:
     """Receives the signals for one store in its own thread. Safe to share among threads."""
 
     def __init__(
-        self, connect: Callable[[], AbstractContextManager[Subscription]], on_pause: Callable[[str, bool], None]
+        self,
+        connect: Callable[[], AbstractContextManager[Subscription]],
+        on_pause: Callable[[str, bool], None],
+        limits: StoreLimits,
     ) -> None:
         """`connect` may raise `StoreError`. `on_pause` gets a queue, and whether it is paused."""
         self.pid = os.getpid()
-        self._connect, self._on_pause = connect, on_pause
+        self._connect, self._on_pause, self._limits = connect, on_pause, limits
         self._lock = threading.Lock()  # guards the attributes below
         self._queues: dict[str, _QueueState] = {}  # in the order of the last wait
         self._changes: list[str] = []  # names of queues that are new or dropped
@@ -117,7 +109,7 @@ class Listener:
         with self._lock:
             found = self._register(queue)
             if not found.listening:
-                self._sleep(found, lambda: found.listening, LISTEN_TIMEOUT)
+                self._sleep(found, lambda: found.listening, self._limits.listen_timeout)
             return found.version
 
     def wait(self, queue: str, version: int, timeout: float) -> None:
@@ -219,21 +211,21 @@ class Listener:
             raise
 
     def _receive(self) -> None:
-        pause, warn = RECONNECT_PAUSE, True
+        pause, warn = self._limits.reconnect_pause, True
         while self._has_queues():
             began = time.monotonic()
             try:
                 with self._connect() as subscription, self._connected(subscription):
                     subscribed: set[str] = set()
                     while self._update_subscriptions(subscription, subscribed):
-                        self._dispatch(subscription.next(LISTENER_HEARTBEAT), subscribed)
-                        pause, warn = RECONNECT_PAUSE, True
+                        self._dispatch(subscription.next(self._limits.listener_heartbeat), subscribed)
+                        pause, warn = self._limits.reconnect_pause, True
             except SignalsLost:
-                self._closed.wait(began + RECONNECT_PAUSE - time.monotonic())  # it may recur
+                self._closed.wait(began + self._limits.reconnect_pause - time.monotonic())  # it may recur
             except StoreError as error:
                 self._on_connection_lost(error, warn)
                 self._closed.wait(pause)
-                pause, warn = min(2 * pause, MAX_RECONNECT_PAUSE), False
+                pause, warn = min(2 * pause, self._limits.max_reconnect_pause), False
 
     def _has_queues(self) -> bool:
         """Return whether queues are left. Else the thread ends."""
@@ -299,13 +291,13 @@ class Listener:
     def _drop_idle(self) -> None:
         """Drop queues for which no thread waits, and retry those that were refused."""
         now = time.monotonic()
-        if now - self._last_cleanup < LISTENER_HEARTBEAT:
+        if now - self._last_cleanup < self._limits.listener_heartbeat:
             return
         self._last_cleanup = now
         idle = [name for name, one in self._queues.items() if not one.waiters]
-        surplus = len(idle) - MAX_IDLE_QUEUES
+        surplus = len(idle) - self._limits.idle_queues
         for number, name in enumerate(idle):
-            if number < surplus or now - self._queues[name].last_wait > IDLE_TIMEOUT:
+            if number < surplus or now - self._queues[name].last_wait > self._limits.idle_timeout:
                 del self._queues[name]
                 self._add_change(name)
         for name, one in self._queues.items():
@@ -314,7 +306,7 @@ class Listener:
                 self._add_change(name)
 
     def _on_refused(self, queue: str, found: _QueueState, error: StoreError) -> None:
-        found.listening, found.retry_at = True, time.monotonic() + MAX_RECONNECT_PAUSE
+        found.listening, found.retry_at = True, time.monotonic() + self._limits.max_reconnect_pause
         found.changed.notify_all()
         if not self._warned:
             log.warning("signals of queue %r are not received, so its waiting clients poll: %s", queue, error)

@@ -19,10 +19,8 @@ from urllib.parse import unquote
 
 from spark_queue.errors import StoreError
 from spark_queue.stores.base import Store
+from spark_queue.stores.limits import StoreLimits
 from spark_queue.stores.types import Note, queue_note_key
-
-#: How long an owner counts as alive after a heartbeat (ms), and how often it sends one (s).
-OWNER_TIMEOUT_MS, HEARTBEAT_SECONDS = 10_000, 2.5
 
 OWNER_VERSION = 2
 OWNER_NOTE = "consumer"  #: the kind of note
@@ -67,10 +65,12 @@ class Owner:
     leaves: bool = False
 
     @classmethod
-    def current(cls, token: str, now: int, leaves: bool = False) -> Owner:
-        """Return this process, with a heartbeat at `now` (ms)."""
+    def current(
+        cls, token: str, now: int, leaves: bool = False, timeout_ms: int = StoreLimits.owner_timeout_ms
+    ) -> Owner:
+        """Return this process, with a heartbeat at `now` (ms), after which it counts as alive."""
         pid = os.getpid()
-        return cls(token, socket.gethostname(), _boot_id(), pid, _start_time(pid), now + OWNER_TIMEOUT_MS, leaves)
+        return cls(token, socket.gethostname(), _boot_id(), pid, _start_time(pid), now + timeout_ms, leaves)
 
     def is_alive(self, now: int) -> bool:
         """Return whether it counts as alive at `now` (ms).
@@ -104,16 +104,17 @@ class SilenceTimer:
     If the clock of a database was set back, an owner seems to be alive for a long time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, timeout_ms: int) -> None:
+        self._timeout = timeout_ms / 1000
         self._seen: object = None
         self._since = 0.0
 
     def is_silent(self, value: object) -> bool:
-        """Return whether the value has not changed for OWNER_TIMEOUT_MS. Call it repeatedly."""
+        """Return whether the value has not changed for the timeout. Call it repeatedly."""
         now = time.monotonic()
         if value != self._seen:
             self._seen, self._since = value, now
-        return now - self._since >= OWNER_TIMEOUT_MS / 1000
+        return now - self._since >= self._timeout
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,10 @@
 
 The process writes itself into the note of the consumer, and renews the note every few seconds.
 While it is alive, other processes are refused. If it has ended on the same machine, in the same PID
-namespace, another process takes over at once. Otherwise that takes OWNER_TIMEOUT_MS without a
-renewal, by the database's clock or that of the waiting process. A process that is about to end says
-so in the note; a new one then waits for its end. A process that lost the consumer fails at its next
-read of the note.
+namespace, another process takes over at once. Otherwise that takes 10 seconds without a renewal
+(`StoreLimits.owner_timeout_ms`), by the database's clock or that of the waiting process. A process
+that is about to end says so in the note; a new one then waits for its end. A process that lost the
+consumer fails at its next read of the note.
 
 A database cannot change a note and messages in one step, so no step depends on that. Each process
 has a number, which is part of its tags. So a tag names one reservation by one process, and a late
@@ -33,15 +33,13 @@ from typing import Any
 
 from spark_queue.errors import CheckpointError, FencedError
 from spark_queue.stores.base import Store
+from spark_queue.stores.limits import StoreLimits
 from spark_queue.stores.services.owner import OWNER_NOTE, Batch, ConsumerState, Owner, SilenceTimer
 from spark_queue.stores.types import Note, queue_note_key
 
 log = logging.getLogger(__name__)
 
 INITIAL_BATCH = Batch(0)  #: the batch before the first one of a consumer
-
-#: How often a process that waits to take over reads the note (s).
-TAKEOVER_POLL = 0.1
 
 #: How long it waits before it logs that, and how often it then logs it (s).
 FIRST_WAIT_LOG, WAIT_LOG_INTERVAL = 1.0, 30.0
@@ -64,6 +62,11 @@ class Ownership:
         self.number = 0  #: which process of the consumer this is: 1, 2, 3, …; 0 before `take`
         self.deaths = 0  #: how many processes died while they worked on the batch started last
 
+    @property
+    def limits(self) -> StoreLimits:
+        """The limits of the store."""
+        return self._store.limits
+
     def with_store(self, store: Store) -> Ownership:
         """Return a copy for another thread, with its own store."""
         claim = copy(self)
@@ -84,7 +87,8 @@ class Ownership:
         runs the consumer.
         """
         seen: Note | None = None
-        watch, began, next_log = SilenceTimer(), time.monotonic(), FIRST_WAIT_LOG
+        limits = self.limits
+        watch, began, next_log = SilenceTimer(limits.owner_timeout_ms), time.monotonic(), FIRST_WAIT_LOG
         while True:
             note = self._store.note(self._key)
             standing = self._read_state(note, batch, noted)
@@ -120,7 +124,7 @@ class Ownership:
                     self.consumer, self.queue, owner,
                     "which is about to end" if owner.leaves else "which ran it last and may have died", waited,
                 )  # fmt: skip
-            time.sleep(TAKEOVER_POLL)
+            time.sleep(limits.takeover_poll)
 
     def _read_state(self, note: Note | None, batch: Batch, noted: bool) -> ConsumerState:
         """Read a note. Raises `CheckpointError` if the checkpoint does not fit it."""
@@ -289,7 +293,8 @@ class Ownership:
         )
 
     def _write(self, note: Note | None, standing: ConsumerState) -> bool:
-        me = Owner.current(self.token, self._store.now(), self._leaving.is_set())
+        timeout = self.limits.owner_timeout_ms
+        me = Owner.current(self.token, self._store.now(), self._leaving.is_set(), timeout)
         value = replace(standing, owner=me).note_value
         version = note.version if note else 0
         if not self._store.set_note(self._key, value, version):

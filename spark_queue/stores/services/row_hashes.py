@@ -6,8 +6,8 @@ a hash of each row of its last batch. The rows that come again must be among the
 missing, since another consumer may have taken them meanwhile.
 
 A hash is 8 bytes of BLAKE2b over payload, queue and delay. It omits the id, since the sink makes
-new ones, and the headers, since they may count tries. Up to MAX_IN_LEDGER hashes are part of the
-ledger. More are in notes of their own, which are removed when the next batch is decided. A crash in
+new ones, and the headers, since they may count tries. Up to 1,000 hashes are part of the ledger.
+More are in notes of their own, which are removed when the next batch is decided. A crash in
 between may leave them, so the next ledger names them, and they are removed when its batch comes
 again.
 """
@@ -34,12 +34,6 @@ WRITTEN_PREFIX = "written/"
 #: The size of a hash in bytes.
 HASH_BYTES = 8
 
-#: How many hashes the ledger itself has, which each task reads; and how many one note has.
-MAX_IN_LEDGER, HASHES_PER_NOTE = 1_000, 500_000
-
-#: The largest batch that is compared (rows): the tasks send its hashes, 80 MB, to the driver.
-MAX_COMPARED_ROWS = 10_000_000
-
 #: The rows of a ledger: their hashes in Base64, the keys of the notes with them, or `None`.
 RowHashes = str | tuple[str, ...] | None
 
@@ -64,20 +58,21 @@ def save_hashes(store: Store, sink: str, batch: int, hashes: bytes) -> RowHashes
 
     May be repeated.
     """
-    if len(hashes) > MAX_COMPARED_ROWS * HASH_BYTES:
+    limits = store.limits
+    if len(hashes) > limits.compared_rows * HASH_BYTES:
         log.warning(
             "batch %d of sink %s has more than %d rows: they are not compared if it comes again",
-            batch, sink, MAX_COMPARED_ROWS,
+            batch, sink, limits.compared_rows,
         )  # fmt: skip
         return None
-    if len(hashes) <= MAX_IN_LEDGER * HASH_BYTES:
+    if len(hashes) <= limits.hashes_in_ledger * HASH_BYTES:
         return b64encode(hashes).decode()
     # Two programs may write the same batch: each has its own notes.
     own = blake2b(hashes, digest_size=HASH_BYTES).hexdigest()
     keys: list[str] = []
-    for start in range(0, len(hashes), HASHES_PER_NOTE * HASH_BYTES):
+    for start in range(0, len(hashes), limits.hashes_per_note * HASH_BYTES):
         keys.append(f"{WRITTEN_PREFIX}{sink}/{batch}/{own}/{len(keys)}")
-        part = b64encode(hashes[start : start + HASHES_PER_NOTE * HASH_BYTES]).decode()
+        part = b64encode(hashes[start : start + limits.hashes_per_note * HASH_BYTES]).decode()
         store.set_note(keys[-1], {"v": WRITTEN_VERSION, "rows": part}, 0)
     return tuple(keys)
 

@@ -24,20 +24,12 @@ from spark_queue.errors import StoreError, StoreUnavailable
 from spark_queue.fork_locks import add_lock
 from spark_queue.options.url import StoreUrl
 from spark_queue.stores.base import Store
-from spark_queue.stores.services.listener import (
-    MAX_RECONNECT_PAUSE,
-    PAUSE_SIGNALS,
-    RECONNECT_PAUSE,
-    Listener,
-    Subscription,
-)
+from spark_queue.stores.limits import StoreLimits
+from spark_queue.stores.services.listener import PAUSE_SIGNALS, Listener, Subscription
 
-#: A queue gets at most one signal in this time (s).
-SIGNAL_WINDOW = 0.05
-
-#: A client that receives signals polls this much less often. After a poll has found a message that
-#: no signal announced, it polls as often as one without signals for this time (s).
-RARER_POLLS, MISSED_SIGNAL_SECONDS = 10, 300.0
+#: After a poll has found a message that no signal announced, a client polls as often as one without
+#: signals for this time (s).
+MISSED_SIGNAL_SECONDS = 300.0
 
 #: The largest number of queues whose missed signals are remembered.
 MAX_MISSED = 10_000
@@ -49,13 +41,14 @@ log = logging.getLogger(__name__)
 
 
 class SignalSender:
-    """Sends one signal for a queue in a SIGNAL_WINDOW; others are merged into one at its end.
+    """Sends one signal for a queue in a window of time; others are merged into one at its end.
 
     Safe to share among threads. A forked process does not send the signals of its parent.
     """
 
-    def __init__(self, send: Callable[[str, int], None]) -> None:
-        self._send = send
+    def __init__(self, send: Callable[[str, int], None], window: float) -> None:
+        """`window`: how long it is (s)."""
+        self._send, self._window = send, window
         self._reset()
 
     def _reset(self) -> None:
@@ -73,14 +66,14 @@ class SignalSender:
                 self._pending[queue] = min(self._pending[queue], mature)
                 return
             now = time.monotonic()
-            rest = self._sent.get(queue, -SIGNAL_WINDOW) + SIGNAL_WINDOW - now
+            rest = self._sent.get(queue, -self._window) + self._window - now
             if rest > 0:
                 self._pending[queue] = mature
                 later = threading.Timer(rest, self._end_window, (queue,))
                 later.daemon = True
                 later.start()
                 return
-            self._sent = {name: sent for name, sent in self._sent.items() if sent + SIGNAL_WINDOW > now}
+            self._sent = {name: sent for name, sent in self._sent.items() if sent + self._window > now}
             self._sent[queue] = now
         self._send(queue, mature)
 
@@ -106,11 +99,13 @@ class SignalSender:
 class SignallingStore(Store):
     """A store whose database has signals."""
 
-    def __init__(self, url: str, *, retry_timeout: int = 5_000, create: bool = True) -> None:
-        super().__init__(url, retry_timeout=retry_timeout, create=create)
+    def __init__(
+        self, url: str, *, retry_timeout: int = 5_000, create: bool = True, limits: StoreLimits | None = None
+    ) -> None:
+        super().__init__(url, retry_timeout=retry_timeout, create=create, limits=limits)
         self._address = StoreUrl.parse(self.url)
         self.ns = self._address.parameters.get("ns", "N")
-        self._sender = SignalSender(self._try_to_send)
+        self._sender = SignalSender(self._try_to_send, self.limits.signal_window)
         self._mute_until = 0.0
         self._missed_until: dict[str, float] = {}  # queue -> when it polls rarely again (monotonic s)
         self._listener: Listener | None = None
@@ -150,7 +145,8 @@ class SignallingStore(Store):
             self._send(queue, signal)
         except StoreError as error:
             passes = isinstance(error, StoreUnavailable)
-            self._mute_until = time.monotonic() + (RECONNECT_PAUSE if passes else MAX_RECONNECT_PAUSE)
+            pause = self.limits.reconnect_pause if passes else self.limits.max_reconnect_pause
+            self._mute_until = time.monotonic() + pause
             log.warning("signals of queue %r are not sent, so waiting clients poll: %s", queue, error)
 
     def _signal_version(self, queue: str) -> int:
@@ -163,7 +159,7 @@ class SignallingStore(Store):
         return self._signal_version(queue) != version
 
     def poll_interval(self, queue: str) -> float:
-        return super().poll_interval(queue) * (RARER_POLLS if self._relies_on_signals(queue) else 1)
+        return super().poll_interval(queue) * (self.limits.rarer_polls if self._relies_on_signals(queue) else 1)
 
     def _pause_poll_interval(self, queue: str) -> float:
         relies = self._relies_on_signals(queue)
@@ -191,7 +187,7 @@ class SignallingStore(Store):
             with self._listener_lock:
                 found = self._listener
                 if found is None or found.pid != os.getpid():
-                    found = self._listener = Listener(self._open_subscription, self._pause_cache.update)
+                    found = self._listener = Listener(self._open_subscription, self._pause_cache.update, self.limits)
         return found
 
     def close(self) -> None:

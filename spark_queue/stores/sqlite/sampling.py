@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
-from spark_queue.stores.spans import INDEX_WALK, OWN_SHARE, Sample, Span
+from spark_queue.stores.spans import OWN_SHARE, Sample, Span
 from spark_queue.stores.types import View
 
 #: How many rows of a table are looked at for each wanted place: many may be of other queues.
@@ -34,15 +34,18 @@ def span_clause(view: View, span: Span) -> tuple[list[str], list[Any]]:
     return clauses, values
 
 
-def sample_records(db: sqlite3.Connection, queue: int, view: View, size: int) -> Sample:
-    """Return places of the records of a queue, spread evenly; all of them if there are few."""
+def sample_records(db: sqlite3.Connection, queue: int, view: View, size: int, index_walk: int) -> Sample:
+    """Return places of the records of a queue, spread evenly; all of them if there are few.
+
+    `index_walk`: see `StoreLimits`.
+    """
     table, columns, plain = _TABLE[view], _READ_PLACE[view], _PLAIN[view]
     order = _PLACE[view].strip("()")
     walked = db.execute(
         f"SELECT {columns} FROM {table} WHERE queue = ? AND {plain} ORDER BY {order} LIMIT ?",
-        (queue, INDEX_WALK * size),
+        (queue, index_walk * size),
     ).fetchall()
-    if len(walked) < INDEX_WALK * size:
+    if len(walked) < index_walk * size:
         return Sample(_places(walked), len(walked))
     (first,) = db.execute(f"SELECT min(rowid) FROM {table}").fetchone()
     (last,) = db.execute(f"SELECT max(rowid) FROM {table}").fetchone()
@@ -54,7 +57,7 @@ def sample_records(db: sqlite3.Connection, queue: int, view: View, size: int) ->
     if len(own) < OWN_SHARE * size:  # most rows are of other queues: scan the index of this one
         ranked = f"SELECT {columns}, row_number() OVER (ORDER BY {order}) AS rank FROM {table}"
         each = f"SELECT * FROM ({ranked} WHERE queue = ? AND {plain}) WHERE rank % ? = 0"
-        own = [place for *place, _ in db.execute(each, (queue, max(INDEX_WALK, records // size)))]
+        own = [place for *place, _ in db.execute(each, (queue, max(index_walk, records // size)))]
     return Sample(_places(own), records)
 
 

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import orjson
 import pyarrow as pa
@@ -34,6 +34,7 @@ from spark_queue.messages.schema import BUCKET_PREFIX, PUSHES, WRITTEN
 from spark_queue.messages.times import MAX_TIME_MS
 from spark_queue.options.masking import mask
 from spark_queue.stores.base import PAGE_ROWS, Store
+from spark_queue.stores.limits import StoreLimits
 from spark_queue.stores.spans import WHOLE, Sample, Span
 from spark_queue.stores.sqlite.change_poll import ChangePoll
 from spark_queue.stores.sqlite.change_watch import ChangeWatch
@@ -41,6 +42,7 @@ from spark_queue.stores.sqlite.counting import MESSAGES_OF_RECORD, count_matchin
 from spark_queue.stores.sqlite.file import BYTES_OF, Connection, FileId, FileUrl, OpenFiles, connect, file_mismatch
 from spark_queue.stores.sqlite.foreign import is_foreign
 from spark_queue.stores.sqlite.forks import sqlite_call
+from spark_queue.stores.sqlite.limits import SqliteLimits
 from spark_queue.stores.sqlite.places import next_place, places_up_to
 from spark_queue.stores.sqlite.records import ADD_TRIES, SOUND_ROW, RowPlace, after_clause, ids_clause, read_records
 from spark_queue.stores.sqlite.sampling import sample_records, span_clause
@@ -181,15 +183,8 @@ _IS_UNSEEN = f"(tag LIKE '%/{UNSEEN}')"
 INSERT_ROWS = 200
 INSERT_BYTES = 8 << 20
 
-#: About how many bytes of messages one row of the table `staged` holds.
-BLOB_BYTES = 32 << 20
-
 #: Most expired messages of the history that one transaction removes.
 HISTORY_EXPIRY_CHUNK = 10_000
-
-#: Seconds to wait for another process's transaction.
-BUSY_TIMEOUT = 10.0
-
 
 log = logging.getLogger(__name__)
 
@@ -204,7 +199,8 @@ class SqliteStore(Store):
     """
 
     adoption_hint = "a SQLite file holds only queues"
-    sizes_chunk = 1  # a query costs no round trip, and other threads wait for the connection while it counts
+    default_limits: ClassVar[SqliteLimits] = SqliteLimits()
+    limits: SqliteLimits
     max_payload = 999_000_000  # SQLite's own limit for a row is 1,000,000,000 bytes
 
     @classmethod
@@ -217,8 +213,10 @@ class SqliteStore(Store):
             )
         return f"sqlite:///{os.path.abspath(path)}"
 
-    def __init__(self, url: str, *, retry_timeout: int = 5_000, create: bool = True) -> None:
-        super().__init__(url, retry_timeout=retry_timeout, create=create)
+    def __init__(
+        self, url: str, *, retry_timeout: int = 5_000, create: bool = True, limits: StoreLimits | None = None
+    ) -> None:
+        super().__init__(url, retry_timeout=retry_timeout, create=create, limits=limits)
         self._path = self.url.removeprefix("sqlite:///")
         self._connection = SharedConnection(self.url, self._open_shared)
         self._change_poll = ChangePoll(self._file_version)
@@ -252,7 +250,7 @@ class SqliteStore(Store):
             raise OptionError(sentence, option="url")
         if not Path(self._path).parent.is_dir():
             raise StoreError(f"{self.url}: the folder {str(Path(self._path).parent)!r} does not exist", url=self.url)
-        opened = connect(self.url, self._path, create=before is None, timeout=BUSY_TIMEOUT)
+        opened = connect(self.url, self._path, create=before is None, timeout=self.limits.busy_timeout)
         try:
             self._file = self._file or before or FileId.from_path(self._path)
             self._find_file()  # the file may have been replaced meanwhile
@@ -349,7 +347,7 @@ class SqliteStore(Store):
                 if read_only:
                     db.execute("BEGIN")
                 else:
-                    _retry_while_busy(db, "BEGIN IMMEDIATE")
+                    _retry_while_busy(db, "BEGIN IMMEDIATE", self.limits.busy_timeout)
                 yield db
                 self._check_file(db)  # before COMMIT, which acknowledges the write
                 db.execute("COMMIT")
@@ -402,7 +400,7 @@ class SqliteStore(Store):
     def _stage(self, queue: str, stage: str, part: str, batch: pa.RecordBatch) -> None:
         parts = [
             (stage, f"{part}.{number:06}", queue, count_rows(rows.column("id")), append_digest(to_bytes(rows, "lz4")))
-            for number, rows in enumerate(slice_by_size(with_due_time(batch, self._now()), BLOB_BYTES))
+            for number, rows in enumerate(slice_by_size(with_due_time(batch, self._now()), self.limits.staged_bytes))
         ]
         with self._transaction() as db:
             db.executemany("INSERT OR REPLACE INTO staged VALUES (?, ?, ?, ?, ?)", parts)
@@ -773,7 +771,7 @@ class SqliteStore(Store):
             has_bucket = f"SELECT 1 FROM message WHERE queue = ? AND {_IS_BUCKET} LIMIT 1"
             if view == "messages" and db.execute(has_bucket, (queue_id,)).fetchone():
                 return Sample()
-            return sample_records(db, queue_id, view, size)
+            return sample_records(db, queue_id, view, size, self.limits.index_walk)
 
     def _buckets(self, queue: str, id: str | None) -> Iterator[Records]:
         return self._read_pages(lambda after: self._bucket_page(queue, id, after))
@@ -803,7 +801,9 @@ class SqliteStore(Store):
             before = self._file_bytes()
             try:
                 self._check_file(db)
-                _retry_while_busy(db, "VACUUM")  # it fails if another process commits as it begins
+                _retry_while_busy(
+                    db, "VACUUM", self.limits.busy_timeout
+                )  # it fails if another process commits as it begins
                 (busy, _, _) = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
                 self._check_file(db)
             except BaseException:
@@ -837,10 +837,10 @@ class SqliteStore(Store):
             db.execute("DELETE FROM queue WHERE id = ?", (queue_id,))
 
 
-def _retry_while_busy(db: sqlite3.Connection, statement: str) -> None:
+def _retry_while_busy(db: sqlite3.Connection, statement: str, timeout: float) -> None:
     """Execute a statement that needs the file alone; retry while the file is locked.
 
-    Raises `sqlite3.OperationalError` after BUSY_TIMEOUT seconds. SQLite itself would sleep up to
+    Raises `sqlite3.OperationalError` after `timeout` seconds. SQLite itself would sleep up to
     100 ms between tries. Here it is a sixteenth of the time waited so far, 0.5 to 50 ms: two
     writers that alternate lose little, and many writers do not poll all the time.
     """
@@ -853,11 +853,11 @@ def _retry_while_busy(db: sqlite3.Connection, statement: str) -> None:
                 return
             except sqlite3.OperationalError as error:
                 waited = time.monotonic() - start
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or waited > BUSY_TIMEOUT:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or waited > timeout:
                     raise
                 time.sleep(min(max(waited / 16, 0.0005), 0.05))
     finally:
-        db.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT * 1000)}")
+        db.execute(f"PRAGMA busy_timeout = {int(timeout * 1000)}")
 
 
 # --- steps inside a transaction -------------------------------------------------------------------

@@ -19,12 +19,13 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from spark_queue.errors import StoreError
+from spark_queue.stores.limits import StoreLimits
 
 #: The operations that are counted, by keuss' names.
 ACTS = ("put", "get", "reserve", "commit", "rollback", "deadletter")
 
-#: How long counts wait to be written; how long to wait before a retry, at first and at most (s).
-FLUSH_INTERVAL, RETRY_PAUSE, MAX_RETRY_PAUSE = 0.1, 1.0, 60.0
+#: How long to wait before a retry, at most (s).
+MAX_RETRY_PAUSE = 60.0
 
 #: Numbers to add, by queue and operation.
 Counts = Mapping[str, Mapping[str, int]]
@@ -61,9 +62,9 @@ class Counters:
     Safe to share among threads. A forked process does not write the counts of its parent.
     """
 
-    def __init__(self, write: Callable[[Counts], None]) -> None:
+    def __init__(self, write: Callable[[Counts], None], limits: StoreLimits) -> None:
         """`write` adds counts to those of the database. It raises `StoreError` if it cannot."""
-        self._add_to_database = write
+        self._add_to_database, self._limits = write, limits
         self._reset()
 
     def _reset(self) -> None:
@@ -83,7 +84,7 @@ class Counters:
                 for act, number in acts.items():
                     counted[act] += number
             if self._counts and self._timer is None:
-                self._schedule_write(self._retry_pause or FLUSH_INTERVAL)
+                self._schedule_write(self._retry_pause or self._limits.flush_interval)
 
     def discard(self, queue: str) -> None:
         """Discard the unwritten counts of a queue."""
@@ -112,7 +113,7 @@ class Counters:
     def _restore(self, counts: Counts, error: StoreError) -> None:
         if not self._retry_pause:
             log.warning("cannot write the statistics of %s, they are kept: %s", ", ".join(map(repr, counts)), error)
-        self._retry_pause = min(2 * self._retry_pause or RETRY_PAUSE, MAX_RETRY_PAUSE)
+        self._retry_pause = min(2 * self._retry_pause or self._limits.flush_retry, MAX_RETRY_PAUSE)
         with self._lock:
             for queue, acts in counts.items():
                 self._counts.setdefault(queue, Counter()).update(acts)

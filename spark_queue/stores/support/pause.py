@@ -1,7 +1,7 @@
 """A cache of the pause flags of queues.
 
 The database stores the flag with the statistics, as keuss does. A client reads it when it needs it
-and the cached one is older than PAUSE_CACHE_SECONDS. A signal updates the cache at once.
+and the cached one is older than the limit `pause_cache`. A signal updates the cache at once.
 """
 
 from __future__ import annotations
@@ -11,12 +11,10 @@ import time
 from collections.abc import Callable
 
 from spark_queue.errors import AccessDenied
+from spark_queue.stores.limits import StoreLimits
 
-#: How long a flag is cached (s); and how long a queue with an unreadable flag is taken as running.
-PAUSE_CACHE_SECONDS, UNREADABLE_CACHE_SECONDS = 0.25, 60.0
-
-#: The largest number of cached flags.
-MAX_CACHED_FLAGS = 10_000
+#: How long a queue with an unreadable flag is taken as running (s).
+UNREADABLE_CACHE_SECONDS = 60.0
 
 log = logging.getLogger(__name__)
 
@@ -24,9 +22,9 @@ log = logging.getLogger(__name__)
 class PauseCache:
     """The cached pause flags of one client. Safe to share among threads."""
 
-    def __init__(self, read_flag: Callable[[str], bool]) -> None:
+    def __init__(self, read_flag: Callable[[str], bool], limits: StoreLimits) -> None:
         """`read_flag` reads the flag of a queue; it raises `StoreError` if it cannot."""
-        self._read_flag = read_flag
+        self._read_flag, self._limits = read_flag, limits
         self._flags: dict[str, tuple[bool, float]] = {}  # queue -> flag, when read (monotonic s)
 
     def update(self, queue: str, paused: bool) -> None:
@@ -34,7 +32,7 @@ class PauseCache:
         self._put(queue, (paused, time.monotonic()))
 
     def _put(self, queue: str, entry: tuple[bool, float]) -> None:
-        if len(self._flags) >= MAX_CACHED_FLAGS:
+        if len(self._flags) >= self._limits.cached_pauses:
             self._flags.clear()  # they are read again
         self._flags[queue] = entry
 
@@ -42,12 +40,13 @@ class PauseCache:
         """Remove a queue from the cache."""
         self._flags.pop(queue, None)
 
-    def is_paused(self, queue: str, max_age: float = PAUSE_CACHE_SECONDS) -> bool:
+    def is_paused(self, queue: str, max_age: float | None = None) -> bool:
         """Return whether the queue is paused; a cached flag may be `max_age` s old.
 
         If the user has no right to read the flag, log that and return `False`. Raises `StoreError`
         if it cannot be read for another reason.
         """
+        max_age = self._limits.pause_cache if max_age is None else max_age
         cached = self._flags.get(queue)
         now = time.monotonic()
         if cached is not None and now - cached[1] <= max_age:

@@ -98,7 +98,7 @@ def test_with_spark_connect_a_file_has_the_quick_check_and_a_caller_is_refused(s
 
 def test_a_change_that_grows_from_destination_to_destination_fails_when_it_is_large(spark, monkeypatch):
     """Each change triples the payload: after twenty of them, six bytes would be 20 GB."""
-    monkeypatch.setattr("spark_queue.runner.selector.MAX_RESULT", 1_000)
+    monkeypatch.setattr("spark_queue.runner.selector.MAX_RESULT", 1_000)  # a constant of the sandbox
     graph = Graph({"a": Namespace("sqlite:///q.db")})
     change = {"payload": "parse_json(concat('[', payload, ',', payload, ',', payload, ']'))"}
     dst = [{"queue": f"b{n}", "set": {**change, "headers": {"h": "repeat(coalesce(headers['h'], 'x'), 3)"}}}

@@ -1,4 +1,4 @@
-"""Spark's parser remembers a bounded part of what it has read, also of texts that are refused."""
+"""Spark's parser remembers a bounded number of texts, also of those that are refused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from py4j.java_gateway import get_field
 
-from spark_queue.runner.sql import compile as compiling
+from spark_queue.runner.sql import compile as sql_compile
 from spark_queue.runner.sql.parser_memory import PARSER_MEMORY, ParserMemory, contexts
 from tests.runner.sql.test_generated import FORBIDDEN, generated, passes, spelled
 
@@ -34,7 +34,7 @@ def forgets_after(spark, monkeypatch):
 
     def forget_after(most):
         ParserMemory(0).count(spark._jvm, "")
-        monkeypatch.setattr(compiling, "PARSER_MEMORY", ParserMemory(most))
+        monkeypatch.setattr(sql_compile, "PARSER_MEMORY", ParserMemory(most))  # one object for the process
 
     yield forget_after
     ParserMemory(0).count(spark._jvm, "")

@@ -122,7 +122,7 @@ def test_what_is_not_listed_becomes_no_column(compiled, text):
     assert compiled(text)
 
 
-def test_the_column_of_the_parsed_payload_has_a_name_that_nobody_knows(spark, compiled):
+def test_the_column_of_the_parsed_payload_has_an_unguessable_name(spark, compiled):
     assert re.fullmatch("_json_[0-9a-f]{16}", JSON_COLUMN)
     assert compiled("payload:a.b[0]::int > 3 and state:x = 'a' and state:y.z = 'b'") == ""
     with pytest.raises(GraphError):

@@ -19,9 +19,7 @@ from spark_queue.spark.read.offsets import batch_of_tag, input_offsets
 from spark_queue.stores.conformance.waiting import end_lease
 from spark_queue.stores.services.owner import OWNER_NOTE, Batch, ConsumerState, Owner, load_consumer_state
 from spark_queue.stores.types import queue_note_key
-from tests.spark.read.test_inputs import same, small, world
-
-__all__ = ["small", "world"]
+from tests.spark.read.inputs import same
 
 LEAST, EXACTLY = "at-least-once", "exactly-once"
 
@@ -240,8 +238,8 @@ def test_inputs_side_by_side_wait_until_another_process_is_known_to_be_dead(smal
     with caplog.at_level(logging.INFO):
         end = new.next(new.initial, 10)
     assert small.rows(new, new.plan(new.initial, end)) == same(range(10)) and len(looks) == 3
-    [told] = [one.getMessage() for one in caplog.records if "waiting for up to 10 s" in one.getMessage()]
-    assert small.queues["a"][1] in told
+    [reported] = [one.getMessage() for one in caplog.records if "waiting for up to 10 s" in one.getMessage()]
+    assert small.queues["a"][1] in reported
 
 
 def test_a_living_consumer_of_one_input_is_warned_of_once(small, monkeypatch, caplog):
@@ -254,8 +252,8 @@ def test_a_living_consumer_of_one_input_is_warned_of_once(small, monkeypatch, ca
     while (end := new.next(start, 2)) != start:
         new.plan(start, end)
         start = end
-    told = [one.getMessage() for one in caplog.records if "n-th message of one input" in one.getMessage()]
-    assert len(told) == 1 and f"{small.queues['a'][1]} (6 held by other consumers)" in told[0]
+    reported = [one.getMessage() for one in caplog.records if "n-th message of one input" in one.getMessage()]
+    assert len(reported) == 1 and f"{small.queues['a'][1]} (6 held by other consumers)" in reported[0]
 
 
 @pytest.mark.parametrize("held", [0, 3])
@@ -277,9 +275,9 @@ def test_retries_of_one_input_are_in_the_same_warning(world, monkeypatch, caplog
         seen += world.rows(new, new.plan(start, end))
         start = end
     assert len(seen) == 8 - held
-    (told,) = [one.getMessage() for one in caplog.records if "n-th message of one input" in one.getMessage()]
+    (reported,) = [one.getMessage() for one in caplog.records if "n-th message of one input" in one.getMessage()]
     expected = f"{queue} (3 held by other consumers, 2 retried later)" if held else f"{queue} (2 retried later)"
-    assert told.endswith(f": {expected}"), "the other queue is not named"
+    assert reported.endswith(f": {expected}"), "the other queue is not named"
 
 
 def test_a_new_pair_of_queues_causes_no_warning(small, caplog):

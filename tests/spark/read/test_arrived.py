@@ -20,7 +20,7 @@ class Died(Exception):
     """The process of a query is gone."""
 
 
-def fill(url, name, values):
+def push_values(url, name, values):
     with Queue(url, name) as queue:
         queue.push_many(list(values))
 
@@ -34,13 +34,13 @@ def arrivals(batch):
 @pytest.fixture
 def reads(any_url, name):
     """How the same ten messages are read: from a queue, a log, and inputs of each kind."""
-    fill(any_url, name, range(10))
+    push_values(any_url, name, range(10))
 
     def options(how):
         if how in ("queue", "log"):
             return {"url": any_url, "queue": name, "mode": how}, COLUMNS
         other = f"{name}.other"
-        fill(any_url, other, range(10))
+        push_values(any_url, other, range(10))
         inputs = {"a": {"queue": name}, "b": {"queue": other, "mode": "log" if how == "with a log" else "queue"}}
         given = {"combine": "alts"} if how == "alts" else {}
         inputs = {"a": inputs["a"]} if how == "one input" else inputs
@@ -123,7 +123,7 @@ def test_an_offset_of_an_earlier_version_goes_on(reads, how):
 
 
 def test_a_batch_read_has_none_and_a_read_has_it_only_if_you_say_so(any_url, name):
-    fill(any_url, name, [1])
+    push_values(any_url, name, [1])
     given = {"url": any_url, "queue": name}
     for mode in ("queue", "log"):
         assert "arrived" not in source(given | {"mode": mode}).schema().names
@@ -136,7 +136,7 @@ def test_a_batch_read_has_none_and_a_read_has_it_only_if_you_say_so(any_url, nam
 
 
 def test_what_was_read_can_be_written_again(any_url, name):
-    fill(any_url, name, [1, 2])
+    push_values(any_url, name, [1, 2])
     seen = []
     Query(
         lambda batch: seen.extend(one for part in batch.partitions for one in part), COLUMNS, url=any_url, queue=name
@@ -147,7 +147,7 @@ def test_what_was_read_can_be_written_again(any_url, name):
 
 def test_an_input_may_have_that_name(any_url, name):
     """It may have had it before the column existed; then there is no such column."""
-    fill(any_url, name, [1])
+    push_values(any_url, name, [1])
     inputs = {"arrived": {"queue": name}, "b": {"queue": f"{name}.b"}}
     columns = StructType([StructField("arrived", StructType([PAYLOAD])), StructField("b", StructType([PAYLOAD]))])
     seen = []

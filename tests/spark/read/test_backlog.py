@@ -13,6 +13,7 @@ from spark_queue.spark.read import backlog
 from spark_queue.spark.read.consumer import Consumer
 from spark_queue.spark.read.log_reader import LogReader
 from spark_queue.spark.read.multi_input import MultiInputPlanner
+from spark_queue.stores.conformance.limits import with_limits
 
 
 @pytest.fixture
@@ -23,8 +24,8 @@ def other(name):
 @pytest.fixture(params=["queue", "log", "zip", "alts", "alts of logs"])
 def planner(request, any_url, name, other, monkeypatch):
     """Plans batches as the reader process does: of a queue, a log, or several inputs."""
-    monkeypatch.setattr(backlog, "BUSY_INTERVAL", -1.0)
-    monkeypatch.setattr(backlog, "IDLE_INTERVAL", 3_600.0)
+    monkeypatch.setattr(backlog, "BUSY_INTERVAL", -1.0)  # of Spark's reader
+    monkeypatch.setattr(backlog, "IDLE_INTERVAL", 3_600.0)  # of Spark's reader
     kind, _, logs = request.param.partition(" of ")
     raw = {"url": any_url, "waitTimeout": "10ms", "consumer": "c"}
     mode = {"mode": "log"} if logs else {}
@@ -83,8 +84,8 @@ def test_dead_letters_are_in_the_report(any_url, name):
             consumer.close()
 
 
+@with_limits(count_limit=10)
 def test_a_fast_count_of_all_messages_is_in_the_report_that_began_it(sqlite_url, name, monkeypatch):
-    monkeypatch.setattr(backlog, "COUNT_LIMIT", 10)
     monkeypatch.setattr(backlog, "COUNT_WAIT", 60.0)
     with Queue(sqlite_url, name) as queue, open_store(sqlite_url) as store:
         state = backlog.Backlog(store, name)
@@ -96,8 +97,8 @@ def test_a_fast_count_of_all_messages_is_in_the_report_that_began_it(sqlite_url,
             assert found["sizesAgeMs"] < 30_000
 
 
-def test_a_dead_letter_queue_of_many_is_a_lower_bound(sqlite_url, name, monkeypatch):
-    monkeypatch.setattr(backlog, "COUNT_LIMIT", 10)
+@with_limits(count_limit=10)
+def test_a_dead_letter_queue_of_many_is_a_lower_bound(sqlite_url, name):
     with Queue(sqlite_url, "many.dead") as dead, open_store(sqlite_url) as store:
         dead.push_many(["x"] * 25)
         state = backlog.Backlog(store, name, "many.dead")

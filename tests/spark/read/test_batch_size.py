@@ -58,7 +58,7 @@ class World:
     def run_pipelined(self, reserve: float, commit: float, total: int) -> list[tuple[int, float]]:
         """Return rows and seconds of the batches if each next one is reserved while one is worked on.
 
-        `reserve`, `commit`: seconds per row. What is reserved slows the tasks, and a batch waits for it.
+        `reserve`, `commit`: seconds per row. A reserve ahead slows the tasks, and a batch waits for it.
         """
         size, done = BatchSize(TARGET), []
         ahead, ready_in = 0, 0.0

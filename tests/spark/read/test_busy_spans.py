@@ -11,7 +11,7 @@ from threading import Event
 
 from spark_queue import Queue, open_store
 from spark_queue.messages.message import pushes
-from spark_queue.stores.base import SMALLEST_PARTITION
+from spark_queue.stores.limits import StoreLimits
 from tests.spark.drive import carried, source, task
 
 PARTS = 4
@@ -69,7 +69,7 @@ def repeated(*works: Callable[[], None]):
 
 
 def test_no_message_comes_twice_and_none_that_stays_is_missed(any_url, name):
-    stays = [f"{STAYS}{n}-{uuid.uuid4().hex[:8]}" for n in range(PARTS * SMALLEST_PARTITION)]
+    stays = [f"{STAYS}{n}-{uuid.uuid4().hex[:8]}" for n in range(PARTS * StoreLimits.smallest_partition)]
     with open_store(any_url) as store:
         store.push(name, pushes([{"n": n} for n in range(len(stays))], ids=stays))
     clients = [Queue(any_url, name) for _ in range(3)]

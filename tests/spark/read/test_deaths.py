@@ -12,15 +12,13 @@ import pytest
 
 from spark_queue import CheckpointError, FencedError, Queue, open_store
 from spark_queue.messages.message import messages
-from spark_queue.options.roles import parse_options
-from spark_queue.spark.read.consumer import Consumer
-from spark_queue.spark.read.multi_input import MultiInputPlanner
 from spark_queue.spark.read.offsets import input_offsets
 from spark_queue.stores.services.owner import OWNER_NOTE, ConsumerState, load_consumer_state
 from spark_queue.stores.services.ownership import Ownership
 from spark_queue.stores.services.poison import BATCH_PARTS
 from spark_queue.stores.types import queue_note_key
 from tests.command_line import Run
+from tests.spark.read.inputs import planner_of
 
 ROWS = 160
 
@@ -30,13 +28,6 @@ def filled(any_url, name):
     with Queue(any_url, name) as queue:
         queue.push_many([{"n": n} for n in range(ROWS)])
     return any_url
-
-
-def planner_of(url, name, **options):
-    raw = {"url": url, "numPartitions": "2", "waitTimeout": "0s"} | options
-    raw |= {} if "inputs" in raw else {"queue": name}
-    parsed = parse_options(raw, "stream")
-    return (MultiInputPlanner if "inputs" in raw else Consumer)(parsed)
 
 
 def die(url, queue, consumer):

@@ -20,7 +20,7 @@ HOUR = 3_600
 pushdown = pytest.mark.skipif(SPARK < (4, 1), reason="Spark 4.0 pushes no filters into a Python source")
 
 
-def fill(url, name):
+def push_and_settle(url, name):
     """Two messages committed by `etl`, then one dead, then two committed by `checks`; their ids."""
     with Queue(url, name, consumer="etl", history=HOUR) as queue:
         ids = queue.push_many([{"n": n} for n in range(5)])
@@ -34,7 +34,7 @@ def fill(url, name):
 @pytest.fixture
 def past(any_url, name):
     """The ids of a queue with history."""
-    return fill(any_url, name)
+    return push_and_settle(any_url, name)
 
 
 def history(url, name, columns=None, filters=None):
@@ -42,7 +42,7 @@ def history(url, name, columns=None, filters=None):
     return sorted(read, key=lambda row: row.get("id") or "")
 
 
-def test_the_history_tells_when_by_whom_and_how(any_url, name, past):
+def test_the_history_has_time_consumer_and_outcome(any_url, name, past):
     rows = history(any_url, name)
     assert list(rows[0])[-3:] == ["processed", "consumer", "outcome"]
     assert [row["id"] for row in rows] == past
@@ -147,7 +147,7 @@ def test_a_part_of_the_history_is_written_as_it_is(any_url, name, past, to):
 
 
 def test_the_history_is_a_dataframe_that_can_be_written_again(q):
-    ids = fill(q.url, q.name)
+    ids = push_and_settle(q.url, q.name)
     df = q.read(view="history")
     assert df.columns[-3:] == ["processed", "consumer", "outcome"]
     ages = df.selectExpr("max(abs(unix_seconds(current_timestamp()) - unix_seconds(processed)))").first()
@@ -160,7 +160,7 @@ def test_the_history_is_a_dataframe_that_can_be_written_again(q):
 
 @pytest.mark.full
 def test_filters_on_the_past_give_the_same_with_and_without_push_down(q_any):
-    q, ids = q_any, fill(q_any.url, q_any.name)
+    q, ids = q_any, push_and_settle(q_any.url, q_any.name)
     whole = q.read(view="history").cache()
     moment = whole.where(f"id = '{ids[3]}'").first().processed
     conditions = [

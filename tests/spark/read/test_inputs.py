@@ -1,94 +1,21 @@
-"""Several queues read at once: `zip` and `alts`, restarts, kills and other consumers."""
+"""Several inputs that are read together."""
 
 from __future__ import annotations
-
-import json
-import threading
 
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from spark_queue import Buckets, CheckpointError, FencedError, Queue, StoreError, open_store
-from spark_queue.admin.recovery import recover_consumer
-from spark_queue.messages.message import messages, pushes
-from spark_queue.options.roles import parse_options
+from spark_queue import Buckets, CheckpointError, FencedError, Queue, open_store
+from spark_queue.messages.message import messages
 from spark_queue.spark.read.fetch import fetch_zipped
-from spark_queue.spark.read.multi_input import MultiInputPlanner
 from spark_queue.spark.read.queue_input import QueueInput
 from spark_queue.spark.schema import batch_joiner, read_schema
 from spark_queue.spark.supervision import drain
-from spark_queue.stores.conformance.waiting import end_lease, wait_until
-from spark_queue.stores.services.owner import revoke
-from spark_queue.stores.types import queue_note_key
+from spark_queue.stores.conformance.waiting import wait_until
 from tests import odd
-from tests.spark.read.test_consumer import DROPPED, brisk, renewed, renewing  # noqa: F401
-from tests.spark.read.test_pause import by_signals, listening  # noqa: F401
+from tests.spark.read.inputs import make_world, same, start, stream
 from tests.spark.read.test_stream import stopped
 from tests.spark_session import SPARK
-
-
-class World:
-    """Queues of one or several stores, and the ways they are read together, without Spark."""
-
-    def __init__(self, urls, queues):
-        self.urls, self.queues = urls, queues  # ns -> URL, binding -> (ns, queue)
-        self.logs, self.made = set(), []
-
-    @property
-    def inputs(self):
-        return {
-            binding: {"queue": queue, "ns": ns, "mode": "log" if binding in self.logs else "queue"}
-            for binding, (ns, queue) in self.queues.items()
-        }
-
-    def columns(self, reader):
-        """Those of the first input."""
-        return [one.name for one in read_schema(reader._options).fields[0].dataType]  # type: ignore[attr-defined]
-
-    def options(self, bindings=None, **options):
-        inputs = {binding: self.inputs[binding] for binding in bindings or self.inputs}
-        raw = {"urls": json.dumps(self.urls), "inputs": json.dumps(inputs), "waitTimeout": "50ms"} | options
-        return parse_options(raw, "stream")
-
-    def reader(self, bindings=None, **options):
-        made = MultiInputPlanner(self.options(bindings, **{"numPartitions": "2"} | options))
-        self.made.append(made)
-        return made
-
-    def push(self, binding, values, **options):
-        ns, queue = self.queues[binding]
-        tries = options.pop("tries", 0)
-        with Queue(self.urls[ns], queue, **options) as opened:
-            batch = pushes(list(values), tries=tries)
-            opened.store.push(queue, batch)
-            return batch.column("id").to_pylist()
-
-    def sizes(self):
-        found = {}
-        for binding, (ns, queue) in self.queues.items():
-            with open_store(self.urls[ns]) as store:
-                sizes = store.sizes(queue)
-                found[binding] = (sizes.ready, sizes.reserved)
-        return found
-
-    def rows(self, reader, shares):
-        """What tasks get: by row, the payloads by binding."""
-        found = []
-        for share in shares:
-            for batches in fetch_zipped(reader._options, share):
-                of = {binding: [one.payload for one in messages(batch)] for binding, batch in batches.items()}
-                found += [dict(zip(of, row, strict=True)) for row in zip(*of.values(), strict=True)]
-        return found
-
-    def close(self):
-        for one in self.made:
-            one.close()
-
-    def gone(self, offset):
-        """As if the process that runs the consumer were gone."""
-        for ns, queue in self.queues.values():
-            with open_store(self.urls[ns]) as store:
-                revoke(store, queue, offset["consumer"])
 
 
 def hashes(reader, shares):
@@ -96,28 +23,6 @@ def hashes(reader, shares):
     join = batch_joiner(read_schema(reader._options), reader._options.content)
     pages = [join(rows, share.delivery) for share in shares for rows in fetch_zipped(reader._options, share)]
     return sorted(one for page in pages for one in page.column("delivery_hash").to_pylist())
-
-
-def make_world(name, urls, count=2):
-    places = list(urls)
-    queues = {binding: (places[i % len(places)], f"{name}.{binding}") for i, binding in enumerate("abc"[:count])}
-    return World(urls, queues)
-
-
-@pytest.fixture
-def world(any_url, name):
-    """Two queues of each store in turn."""
-    world = make_world(name, {"here": any_url})
-    yield world
-    world.close()
-
-
-@pytest.fixture
-def small(sqlite_url, name):
-    """Two queues of SQLite."""
-    world = make_world(name, {"here": sqlite_url})
-    yield world
-    world.close()
 
 
 @pytest.fixture
@@ -129,10 +34,6 @@ def wide(sqlite_url, redis_url, mongodb_url, name):
     for ns, queue in world.queues.values():
         with open_store(world.urls[ns]) as store:
             store.drop(queue)
-
-
-def same(numbers):
-    return [{"a": n, "b": n} for n in numbers]
 
 
 # --- side by side ---------------------------------------------------------------------------------
@@ -327,277 +228,6 @@ def test_a_commit_that_a_crash_has_cut_short_is_completed(world, monkeypatch):
     assert world.sizes() == {"a": (0, 0), "b": (0, 0)}
 
 
-# --- messages that others have taken --------------------------------------------------------------
-
-
-def release_some(world, binding, end):
-    ns, queue = world.queues[binding]
-    with open_store(world.urls[ns]) as store:
-        store.rollback(queue, f"{end['consumer']}/{end['seq']}.1/0", failed=False)
-
-
-def begun(world, **options):
-    """A batch whose process died while tasks worked on it, and the reader that goes on with it."""
-    world.push("a", range(20))
-    world.push("b", range(20))
-    old, new = (world.reader(**options) for _ in range(2))
-    end = old.next(old.initial, 12)
-    shares = old.plan(old.initial, end)
-    return old, new, end, shares
-
-
-def test_a_batch_of_which_messages_are_gone_comes_again_in_other_company(small, caplog):
-    old, new, end, shares = begun(small, numPartitions="1")
-    release_some(small, "b", end)
-    with pytest.raises(FencedError, match=f"12 of 12 messages of queue '{small.queues['b'][1]}' are no longer held"):
-        small.rows(old, shares)
-    old.close()
-    small.gone(end)
-    assert small.rows(new, new.plan(old.initial, end)) == []
-    assert "12 of 12 of" in caplog.text and "the batch cannot be repeated" in caplog.text
-    assert small.sizes() == {"a": (20, 0), "b": (20, 0)}
-    after = new.next(end, 100)
-    assert sorted(row["a"] for row in small.rows(new, new.plan(end, after))) == list(range(20))
-
-
-def test_with_exactly_once_a_person_decides_what_becomes_of_the_rest(small):
-    old, new, end, _ = begun(small, delivery="exactly-once")
-    release_some(small, "b", end)
-    old.close()
-    small.gone(end)
-    settle_rest(small, "a", new, old.initial, end)
-    assert small.sizes()["a"] == (8, 12)
-    last = settle_rest(small, "a", new, old.initial, end, written=False)
-    assert last.next(end, 100)["rows"] == {"a": [20], "b": [20]}
-
-
-def test_a_batch_of_which_a_part_was_removed_is_not_written_again(small):
-    """An older checkpoint may have a written batch that one queue committed before a crash."""
-    old, new, end, _ = begun(small, delivery="exactly-once")
-    with open_store(small.urls["here"]) as store:
-        store.commit(small.queues["a"][1], f"{end['consumer']}/1.1")
-    old.close()
-    small.gone(end)
-    last = settle_rest(small, "b", new, old.initial, end, written=True)
-    assert last.next(end, 100)["rows"] == {"a": [8], "b": [8]}
-    assert small.sizes() == {"a": (0, 8), "b": (0, 8)}
-
-
-def settle_rest(world, binding, reader, begin, end, **recover):
-    """See a reader refuse a batch, do what it says, and give the reader that goes on."""
-    ns, queue = world.queues[binding]
-    with pytest.raises(FencedError, match=rf"spark-queue recover URL {queue} {end['consumer']} --sink URL"):
-        reader.plan(begin, end)
-    if not recover:
-        return reader
-    reader.close()
-    world.gone(end)
-    recover_consumer(world.urls[ns], queue, end["consumer"], **recover)
-    last = world.reader(delivery="exactly-once", numPartitions="1")
-    assert world.rows(last, last.plan(begin, end)) == []
-    return last
-
-
-@pytest.mark.parametrize("deliveries", DROPPED)
-def test_at_most_once_drops_what_was_begun(small, deliveries):
-    before, after = deliveries
-    old, _, end, _ = begun(small, delivery=before)
-    new = small.reader(delivery=after)
-    old.close()
-    small.gone(end)
-    assert small.rows(new, new.plan(old.initial, end)) == []
-    assert small.sizes() == {"a": (8, 0), "b": (8, 0)}
-    last = new.next(end, 100)
-    assert last.get("delivery") == (after if after != "at-least-once" else None)
-    assert small.rows(new, new.plan(end, last)) == same(range(12, 20))
-
-
-def test_leases_of_all_inputs_are_renewed(small, renewing):  # noqa: F811
-    old, _, _, shares = begun(small, **renewing)
-    for ns, queue in small.queues.values():
-        with open_store(small.urls[ns]) as store:
-            assert sum(store.reserve(queue, "rival", 100)) == 8
-            assert store.commit(queue, "rival") == 8
-        renewed(small.urls[ns], queue, ["1.1/0"])
-    assert small.rows(old, shares) == same(range(12))
-
-
-def test_what_has_failed_too_often_is_in_nobodys_company(small):
-    small.push("a", range(5), tries=3)
-    small.push("a", range(5, 10))
-    small.push("b", range(5, 10))
-    reader = small.reader(maxTries="3")
-    end = reader.next(reader.initial, 100)
-    assert small.rows(reader, reader.plan(reader.initial, end)) == same(range(5, 10))
-    with Queue(small.urls["here"], f"{small.queues['a'][1]}.dead") as dead:
-        assert dead.sizes().ready == 5
-
-
-# --- the first that has some ----------------------------------------------------------------------
-
-
-def test_alts_takes_from_the_first_that_has_some(world):
-    world.push("b", range(10, 16))
-    reader = world.reader(combine="alts", delivery="exactly-once")
-    start, seen = reader.initial, []
-    for more in (None, "a", None, None, None):
-        end = reader.next(start, 4)
-        seen.append((end["rows"] if end != start else None, world.rows(reader, reader.plan(start, end))))
-        start = end
-        if more:
-            world.push(more, range(5))
-    assert [rows for rows, _ in seen] == [{"b": [4]}, {"b": [2]}, {"a": [4]}, {"a": [1]}, None]
-    assert [one for _, rows in seen for one in rows] == [
-        *({"b": n} for n in range(10, 16)), *({"a": n} for n in range(5))
-    ]  # fmt: skip
-    assert world.sizes() == {"a": (0, 0), "b": (0, 0)}
-
-
-def test_the_choice_of_alts_is_durable_before_anything_is_read(world):
-    world.push("b", ["first"])
-    old = world.reader("ab", combine="alts", delivery="exactly-once")
-    end = old.next(old.initial, 10)
-    assert end["rows"] == {"b": [1]}
-    old.close()
-    world.push("a", ["second"])
-    world.gone(end)
-    for bindings in ("ba", "ab"):
-        new = world.reader(bindings, combine="alts", delivery="exactly-once")
-        assert world.rows(new, new.plan(new.initial, end)) == [{"b": "first"}]
-        new.close()
-        world.gone(end)
-    new = world.reader("ab", combine="alts", delivery="exactly-once")
-    assert new.next(end, 10)["rows"] == {"a": [1]}
-
-
-def test_what_a_process_took_before_spark_knew_is_given_back(world):
-    world.push("b", ["first"])
-    old, new = (world.reader(combine="alts", delivery="exactly-once") for _ in range(2))
-    old.next(old.initial, 10)
-    old.close()  # Spark has not written it down
-    world.push("a", ["second"])
-    world.gone(old.initial)
-    end = new.next(old.initial, 10)
-    assert end["rows"] == {"a": [1]}
-    assert world.rows(new, new.plan(old.initial, end)) == [{"a": "second"}]
-    after = new.next(end, 10)
-    assert world.rows(new, new.plan(end, after)) == [{"b": "first"}]
-
-
-@pytest.mark.parametrize("taken", [1, 2])
-def test_a_batch_of_one_input_that_comes_again_has_what_it_still_holds(world, taken):
-    """Its lease ended before it was started, and another consumer took some of its messages."""
-    world.push("a", ["first", "second"])
-    old, new = (world.reader(combine="alts", delivery="exactly-once") for _ in range(2))
-    end = old.next(old.initial, 10)
-    ns, queue = world.queues["a"]
-    with Queue(world.urls[ns], queue) as rival:
-        for one in rival.store.reservations(queue):
-            end_lease(rival.store, queue, one.tag)
-        others = rival.reserve(taken)
-        assert rival.commit(*others) == taken
-    world.gone(end)
-    world.push("b", ["third"])
-    seen = world.rows(new, new.plan(new.initial, end))
-    while (after := new.next(end, 10)) != end:
-        seen += world.rows(new, new.plan(end, after))
-        end = after
-    left = {"first", "second"} - {one.payload for one in others}  # some stores free it with the others
-    assert seen == [*({"a": one} for one in left), {"b": "third"}]
-    assert world.sizes() == {"a": (0, 0), "b": (0, 0)}
-
-
-@pytest.mark.parametrize("combine", ["zip", "alts"])
-def test_an_older_checkpoint_is_refused_by_whichever_queue_went_on(world, combine):
-    old, new = (world.reader(combine=combine, delivery="exactly-once") for _ in range(2))
-    offsets = [old.initial]
-    for binding in ("a", "b", "a"):
-        for one in "ab" if combine == "zip" else binding:
-            world.push(one, [1])
-        offsets.append(old.next(offsets[-1], 10))
-        old.plan(*offsets[-2:])
-    before = world.sizes()
-    world.gone(old.initial)
-    with pytest.raises(CheckpointError, match=r"ends with batch 2\.1, but batch 3\.1 was started since"):
-        new.next(offsets[2], 10)
-    with pytest.raises(CheckpointError, match=r"ends with batch 1\.1, but batch 3\.1 was started since"):
-        new.plan(offsets[0], offsets[1])
-    assert world.sizes() == before
-    assert new.next(offsets[3], 10) == offsets[3]
-
-
-@pytest.mark.parametrize("combine", ["zip", "alts"])
-@pytest.mark.parametrize("batch", ["has ended", "comes again"])
-def test_the_calls_of_older_versions_of_spark(world, combine, batch):
-    """They ask for empty partitions first, and for a batch without a start; and then back."""
-    for binding in "ab":
-        world.push(binding, range(30))
-    first, second, third = (world.reader(combine=combine, delivery="exactly-once") for _ in range(3))
-    begin = first.initial
-    one = first.next(begin, 10)
-    seen = world.rows(first, first.plan(begin, one))
-    world.gone(one)
-    assert second.plan(one, one) == []
-    if batch == "comes again":
-        assert world.rows(second, second.plan(begin, one)) == seen
-    two = second.next(second.planned, 10)
-    second.commit(one)
-    seen += world.rows(second, second.plan(one, two))
-    world.gone(two)
-    start = two
-    while (end := third.next(start, 10)) != start:
-        seen += world.rows(third, third.plan(start, end))
-        start = end
-    expected = same(range(30)) if combine == "zip" else [{one: n} for one in "ab" for n in range(30)]
-    assert seen == expected
-    assert world.sizes() == {"a": (0, 0), "b": (0, 0)}
-
-
-def test_no_queue_loses_a_message_if_one_refuses_the_checkpoint(world):
-    """The second queue's database went on, and the first one's was restored from a backup."""
-    world.push("a", range(20))
-    world.push("b", range(20))
-    old, new = (world.reader(delivery="exactly-once") for _ in range(2))
-    first = old.next(old.initial, 10)
-    old.plan(old.initial, first)
-    world.gone(first)
-    ns, queue = world.queues["b"]
-    with open_store(world.urls[ns]) as store:
-        key = queue_note_key(queue, "consumer", first["consumer"])
-        note = store.note(key)
-        assert note is not None
-        store.set_note(key, note.value | {"started": [2, 1]}, note.version)
-    with pytest.raises(CheckpointError, match=r"ends with batch 1\.1, but batch 2\.1 was started since"):
-        new.next(first, 10)
-    assert world.sizes() == {"a": (10, 10), "b": (10, 10)}
-
-
-@pytest.mark.parametrize("late", ["a", "b"])
-@pytest.mark.parametrize("combine", ["zip", "alts"])
-def test_an_idle_reader_wakes_when_it_gets_what_it_lacks(world, combine, late, by_signals, listening):  # noqa: F811
-    reader = world.reader(combine=combine, waitTimeout="2m")
-    if combine == "zip":
-        world.push("b" if late == "a" else "a", [0])
-    woken = []
-    thread = threading.Thread(target=lambda: woken.append(reader.next(reader.initial, 10)), daemon=True)
-    thread.start()
-    listening()
-    assert not woken
-    world.push(late, [0])
-    thread.join(60)
-    (end,) = woken
-    assert end["seq"] == 1
-
-
-def test_a_store_that_cannot_be_reached_is_told_while_alts_waits(small, tmp_path):
-    small.urls["gone"] = f"sqlite:///{tmp_path}/no/such/folder/q.db"
-    small.queues["b"] = ("gone", small.queues["b"][1])
-    reader = small.reader(combine="alts", retryTimeout="100ms")
-    with pytest.raises(StoreError, match="no/such/folder"):
-        reader._wait(any)
-    small.queues.pop("b")
-
-
 # --- one input ------------------------------------------------------------------------------------
 
 
@@ -712,26 +342,6 @@ def test_alts_of_logs_and_queues(world):
 
 
 # --- in Spark -------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def file_world(sqlite_url, tmp_path, name):
-    world = make_world(name, {"one": sqlite_url, "two": f"sqlite:///{tmp_path}/two.db"})
-    yield world
-    world.close()
-
-
-def stream(spark, world, bindings="ab", schema=None, **options):
-    raw = {"urls": json.dumps(world.urls), "inputs": json.dumps({one: world.inputs[one] for one in bindings})}
-    reader = spark.readStream.format("queue").options(
-        **raw | {"waitTimeout": "200ms", "numPartitions": "2"} | options
-    )
-    return (reader.schema(schema) if schema else reader).load()
-
-
-def start(df, folder, on_batch, **trigger):
-    writer = df.writeStream.foreachBatch(on_batch).option("checkpointLocation", f"{folder}/checkpoint")
-    return writer.trigger(**trigger or {"processingTime": "0 seconds"}).start()
 
 
 def test_rows_of_two_stores_through_spark_over_a_failure_and_another_order(spark, file_world, tmp_path):

@@ -23,6 +23,7 @@ from spark_queue.stores.services.poison import (
     note_run,
 )
 from spark_queue.stores.types import queue_note_key
+from tests.queues import push_numbers
 
 
 def dead(url, name):
@@ -112,18 +113,13 @@ class Runs:
         raise AssertionError(f"it still fails: {[len(one) for one in self.failed]}")
 
 
-def fill(url, name, total):
-    with Queue(url, name) as queue:
-        queue.push_many([{"n": n} for n in range(total)])
-
-
 def test_a_poison_message_is_found_and_dies_and_the_rest_is_delivered(any_url, name):
     total = 1_200
-    fill(any_url, name, total)
+    push_numbers(any_url, name, total)
     runs = Runs(any_url, name, {617}, maxTries="2")
     runs.supervise()
     assert Counter(runs.done) == Counter(n for n in range(total) if n != 617)
-    assert set(runs.tries) == {0}, "nobody else is blamed"
+    assert set(runs.tries) == {0}, "no other message is blamed"
     (letter,) = dead(any_url, name)
     assert letter.payload == {"n": 617}
     assert (letter.headers["x-dl-tries"], letter.headers["x-error"]) == ("2", "cannot digest [617]")
@@ -139,7 +135,7 @@ def test_a_poison_message_is_found_and_dies_and_the_rest_is_delivered(any_url, n
 
 def test_a_dead_letter_has_the_error_of_its_own_last_run(any_url, name):
     """One message raises, one kills its process, one is alone in a run that has no tasks."""
-    fill(any_url, name, BATCH_PARTS)
+    push_numbers(any_url, name, BATCH_PARTS)
     split = (
         MAX_FAILED_RUNS + 1
     )  # the run that is left with the first message, and with the error of the fifth behind it
@@ -151,7 +147,7 @@ def test_a_dead_letter_has_the_error_of_its_own_last_run(any_url, name):
 
 
 def test_a_run_that_ends_before_it_reads_a_batch_has_not_failed_of_it(sqlite_url, name):
-    fill(sqlite_url, name, 1)
+    push_numbers(sqlite_url, name, 1)
     early = {MAX_FAILED_RUNS + 1: Died("the database is away")}
     runs = Runs(sqlite_url, name, {0}, before=early, maxTries="2")
     runs.supervise()
@@ -163,7 +159,7 @@ def test_a_run_that_ends_before_it_reads_a_batch_has_not_failed_of_it(sqlite_url
 @pytest.mark.parametrize("poison", [{7}, {0, 60, 61, 130}])
 def test_what_was_reserved_ahead_comes_after_the_parts_of_a_batch_that_fails(any_url, name, poison, killed):
     total = 180
-    fill(any_url, name, total)
+    push_numbers(any_url, name, total)
     runs = Runs(any_url, name, poison, most=60, ahead=True, killed=killed, maxTries="1")
     runs.supervise(200)
     assert sorted(runs.done) == [n for n in range(total) if n not in poison], "each comes once"
@@ -178,7 +174,7 @@ def test_what_was_reserved_ahead_comes_after_the_parts_of_a_batch_that_fails(any
 
 
 def test_several_poison_messages_all_die(any_url, name):
-    fill(any_url, name, 300)
+    push_numbers(any_url, name, 300)
     poison = {0, 151, 152, 299}
     runs = Runs(any_url, name, poison, maxTries="1")
     runs.supervise()
@@ -187,7 +183,7 @@ def test_several_poison_messages_all_die(any_url, name):
 
 
 def test_without_max_tries_it_comes_back_later_and_the_rest_goes_on(any_url, name):
-    fill(any_url, name, 40)
+    push_numbers(any_url, name, 40)
     runs = Runs(any_url, name, {7}, retryDelay="1h")
     runs.supervise()
     assert sorted(runs.done) == [n for n in range(40) if n != 7]
@@ -198,7 +194,7 @@ def test_without_max_tries_it_comes_back_later_and_the_rest_goes_on(any_url, nam
 
 
 def test_a_batch_that_died_for_reasons_of_its_own_is_not_split(any_url, name):
-    fill(any_url, name, 400)
+    push_numbers(any_url, name, 400)
     runs = Runs(any_url, name, set(), die_anyway=MAX_FAILED_RUNS - 1)
     runs.supervise()
     assert runs.done == list(range(400))
@@ -209,7 +205,7 @@ def test_a_batch_that_died_for_reasons_of_its_own_is_not_split(any_url, name):
 @pytest.mark.parametrize("most", [1_000, 60])
 @pytest.mark.parametrize("die_anyway", range(MAX_FAILED_RUNS, MAX_FAILED_RUNS + 8))
 def test_a_process_that_dies_at_every_step_of_the_search_loses_nothing(sqlite_url, name, die_anyway, most):
-    fill(sqlite_url, name, 100)
+    push_numbers(sqlite_url, name, 100)
     options = {"most": most, "ahead": True, "killed": True, "maxTries": "1", "numPartitions": "1"}
     runs = Runs(sqlite_url, name, {50}, die_anyway=die_anyway, **options)
     runs.supervise()
@@ -220,7 +216,7 @@ def test_a_process_that_dies_at_every_step_of_the_search_loses_nothing(sqlite_ur
 
 @pytest.mark.parametrize("options", [{"delivery": "exactly-once"}, {"isolateFailures": "false"}])
 def test_it_is_off_where_it_is_not_wanted(sqlite_url, name, options):
-    fill(sqlite_url, name, 20)
+    push_numbers(sqlite_url, name, 20)
     runs = Runs(sqlite_url, name, {3}, maxTries="1", **options)
     with pytest.raises(AssertionError, match="it still fails"):
         runs.supervise(MAX_FAILED_RUNS + 3)
@@ -232,7 +228,7 @@ def test_it_is_off_where_it_is_not_wanted(sqlite_url, name, options):
 
 
 def test_a_worker_that_dies_of_a_message_is_a_failure_too(q):
-    fill(q.url, q.name, 10)
+    push_numbers(q.url, q.name, 10)
     done = []
 
     def eat(batches):
@@ -259,8 +255,8 @@ def test_a_worker_that_dies_of_a_message_is_a_failure_too(q):
     assert "Python worker exited" in letter.headers["x-error"] or "STREAM_FAILED" in letter.headers["x-error"]
 
 
-def test_supervise_gives_up_after_so_many_failures(q):
-    fill(q.url, q.name, 1)
+def test_supervise_gives_up_after_a_number_of_failures(q):
+    push_numbers(q.url, q.name, 1)
     runs = []
 
     def start():

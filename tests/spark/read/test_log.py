@@ -17,12 +17,12 @@ from spark_queue.spark.read.log_reader import LogReader
 from spark_queue.stores.conformance.waiting import wait_until
 from spark_queue.stores.services.log.log import Log
 from spark_queue.stores.services.log.segments import LogPosition, LogRange
-from tests.spark.read.test_consumer import DROPPED
+from tests.spark.read.consumers import DROPPED
 from tests.spark.read.test_stream import stopped
 from tests.spark_session import SPARK
 
 
-def numbers(rows):
+def numbers_of_rows(rows):
     return [json.loads(row.payload)["n"] for row in rows]
 
 
@@ -65,18 +65,18 @@ def test_each_query_gets_every_message_and_goes_on_where_it_was(q_any, tmp_path)
     q_any.push([{"n": -1}], delay=3600)
     one, two = (str(tmp_path / name) for name in ("one", "two"))
     batches = q_any.drain(checkpoint=one, mode="log", maxRecordsPerTrigger="1000", numPartitions="2")
-    assert sorted(numbers(flat(batches))) == list(range(2_500))
+    assert sorted(numbers_of_rows(flat(batches))) == list(range(2_500))
     q_any.push([{"n": n} for n in range(2_500, 2_600)])
-    assert sorted(numbers(flat(q_any.drain(checkpoint=one, mode="log")))) == list(range(2_500, 2_600))
+    assert sorted(numbers_of_rows(flat(q_any.drain(checkpoint=one, mode="log")))) == list(range(2_500, 2_600))
     later = flat(q_any.drain(checkpoint=two, mode="log", consumer="other"))
-    assert sorted(numbers(later)) == list(range(2_600))
+    assert sorted(numbers_of_rows(later)) == list(range(2_600))
     assert sorted(row.position for row in later) == list(range(2_600))
     first = {row.id: row for row in flat(batches)}
     again = {row.id: row for row in later}
     assert all(again[id].position == row.position for id, row in first.items()), "the same order for all"
     assert not {row.delivery_hash for row in first.values()} & {row.delivery_hash for row in later}
     kept = q_any.read(mode="log")
-    assert sorted(numbers(kept.collect())) == list(range(2_600))
+    assert sorted(numbers_of_rows(kept.collect())) == list(range(2_600))
     columns = ["id", "queue", "payload", "headers", "mature", "tries", "pushed", "delivery_hash", "position"]
     assert kept.columns == columns
     assert q_any.drain(checkpoint=two, mode="log", consumer="other") == []
@@ -105,12 +105,12 @@ def test_a_batch_that_fails_comes_again_as_it_was(q):
     assert again[0] == again[1] and len(again[0]) == 100
     assert sorted(place for batch, rows in attempts for *_, place in rows) == sorted([*range(400), *range(100, 200)])
     if SPARK >= (4, 2):
-        told = json.loads(progress["sources"][0]["latestOffset"])
-        assert (told["queue"], told["scheduled"]) == (q.name, 0)
-        assert told["retained"] in (300, 400), "it is looked at now and then"
+        reported = json.loads(progress["sources"][0]["latestOffset"])
+        assert (reported["queue"], reported["scheduled"]) == (q.name, 0)
+        assert reported["retained"] in (300, 400), "it is looked at now and then"
 
 
-def test_running_queries_are_woken_whoever_seals(q_any, tmp_path):
+def test_running_queries_are_woken_by_any_seal(q_any, tmp_path):
     seen = {"one": [], "two": []}
 
     def collect(name):
@@ -148,12 +148,12 @@ def test_what_was_removed_fails_the_query_or_is_passed_over(q, tmp_path):
     with pytest.raises(StreamingQueryException, match=r"1 message removed from position 10 on.*failOnDataLoss"):
         q.drain(checkpoint=late, mode="log")
     q.push([{"n": 11}])
-    assert numbers(flat(q.drain(checkpoint=late, mode="log", failOnDataLoss="false"))) == [11]
+    assert numbers_of_rows(flat(q.drain(checkpoint=late, mode="log", failOnDataLoss="false"))) == [11]
 
 
 def test_a_batch_read_changes_nothing(q):
     q.push([{"n": 1}])
-    assert q.read(mode="log").collect() == [], "nobody has sealed it"
+    assert q.read(mode="log").collect() == [], "no process has sealed it"
     assert q.sizes().ready == 1
     with pytest.raises(PySparkException, match="'retention' is not for a batch read"):
         q.read(mode="log", retention="1h").collect()
@@ -162,7 +162,7 @@ def test_a_batch_read_changes_nothing(q):
 # --- the reader process, without Spark ------------------------------------------------------------
 
 
-def test_a_run_ends_with_what_was_there_at_its_start_whoever_seals_it(any_url, name, readers):
+def test_a_run_ends_with_the_messages_of_its_start_even_if_another_process_seals_them(any_url, name, readers):
     with Queue(any_url, name) as queue:
         queue.push_many([{"n": n} for n in range(30)])
         one, other = readers(any_url, name), readers(any_url, name)
@@ -173,7 +173,7 @@ def test_a_run_ends_with_what_was_there_at_its_start_whoever_seals_it(any_url, n
         for turn in range(100):
             time.sleep(0.002)
             queue.push({"n": 100 + turn})
-            place = other.next(place, 3)  # somebody else goes on sealing
+            place = other.next(place, 3)  # another reader goes on sealing
             end = one.next(start, 7)
             if end == start:
                 break
@@ -249,8 +249,8 @@ def test_at_most_once_a_batch_does_not_come_again(any_url, name, readers, delive
 
 
 def test_the_backlog_is_that_of_the_reader(any_url, name, readers, monkeypatch):
-    monkeypatch.setattr("spark_queue.spark.read.backlog.BUSY_INTERVAL", -1)
-    monkeypatch.setattr("spark_queue.spark.read.backlog.IDLE_INTERVAL", -1)
+    monkeypatch.setattr("spark_queue.spark.read.backlog.BUSY_INTERVAL", -1)  # of Spark's reader
+    monkeypatch.setattr("spark_queue.spark.read.backlog.IDLE_INTERVAL", -1)  # of Spark's reader
     with Queue(any_url, name) as queue:
         queue.push_many([{"n": n} for n in range(30)])
         queue.push({"n": 30}, delay=3600)

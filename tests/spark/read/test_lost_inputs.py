@@ -11,11 +11,11 @@ import shutil
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from tests.spark.read.test_inputs import file_world, start, stream  # noqa: F401
+from tests.spark.read.inputs import start, stream
 
 
 @pytest.fixture
-def run(spark, file_world, tmp_path):  # noqa: F811
+def run(spark, file_world, tmp_path):
     """Run a query on one queue or on two, until it has nothing to do; give what was written."""
     written = {}
 
@@ -42,7 +42,7 @@ def lose_offsets(tmp_path):
         shutil.rmtree(tmp_path / "checkpoint" / name)
 
 
-def test_a_query_that_begins_again_with_another_queue_is_refused(run, file_world, tmp_path):  # noqa: F811
+def test_a_query_that_begins_again_with_another_queue_is_refused(run, file_world, tmp_path):
     file_world.push("a", range(3))
     assert run("ab") == ["0", "1", "2"]
     lose_offsets(tmp_path)
@@ -53,7 +53,7 @@ def test_a_query_that_begins_again_with_another_queue_is_refused(run, file_world
 
 
 @pytest.mark.parametrize("bindings", ["b", "ab"])
-def test_a_query_that_had_only_a_batch_without_messages_is_refused(run, file_world, tmp_path, bindings):  # noqa: F811
+def test_a_query_that_had_only_a_batch_without_messages_is_refused(run, file_world, tmp_path, bindings):
     assert run(bindings) == []
     lose_offsets(tmp_path)
     file_world.push("b", range(4))

@@ -12,36 +12,21 @@ from spark_queue.messages.message import messages, pushes
 from spark_queue.options.roles import parse_options
 from spark_queue.spark.read import memory_limit
 from spark_queue.spark.read.batch_size import FIRST_ROWS, MAX_ROWS
-from spark_queue.spark.read.consumer import Consumer
 from spark_queue.spark.read.limits import ALL_ROWS
 from spark_queue.spark.read.log_reader import LogReader
 from spark_queue.spark.read.memory_limit import PARTITION_BYTES, MemoryLimit
-from spark_queue.spark.read.multi_input import MultiInputPlanner
 from tests.spark.drive import source
+from tests.spark.read.consumers import plan_next
+from tests.spark.read.inputs import planner_of
 from tests.spark_session import SPARK
 
 KB = 1024
 
 
-def push(url, name, sizes, layout=None):
+def push_of_sizes(url, name, sizes, layout=None):
     """Push messages of these sizes, in order."""
     with open_store(url) as store:
         store.push(name, pushes([{"x": "x" * size} for size in sizes]), layout=layout)
-
-
-def planner_of(url, name, **options):
-    raw = {"url": url, "numPartitions": "2", "waitTimeout": "0s"} | options
-    raw |= {} if "inputs" in raw else {"queue": name}
-    parsed = parse_options(raw, "stream")
-    return (MultiInputPlanner if "inputs" in raw else Consumer)(parsed)
-
-
-def take(planner, start, limit=FIRST_ROWS, prefetch=0):
-    """Plan a batch and start it; return its end."""
-    end = planner.next(start, limit, prefetch=prefetch)
-    if end != start:
-        planner.plan(start, end)
-    return end
 
 
 def bytes_of_batch(url, name, end):
@@ -55,7 +40,7 @@ def bytes_of_batch(url, name, end):
 @pytest.fixture
 def small(monkeypatch):
     """A partition may have 200 KB, so a batch of two has 400 KB."""
-    monkeypatch.setattr(memory_limit, "PARTITION_BYTES", 200 * KB)
+    monkeypatch.setattr(memory_limit, "PARTITION_BYTES", 200 * KB)  # what a Spark task can hold
 
 
 @pytest.mark.every_store
@@ -64,54 +49,54 @@ def test_the_first_batch_fits_into_memory(any_url, name, layout, small):
     with open_store(any_url) as store:
         if layout and "buckets" in store.unsupported:
             return
-    push(any_url, name, [10 * KB] * 100, layout)
+    push_of_sizes(any_url, name, [10 * KB] * 100, layout)
     with closing(planner_of(any_url, name)) as one:
         assert one.max_rows == MAX_ROWS, "nothing is known yet"
-        end = take(one, one.initial)
+        end = plan_next(one, one.initial)
         assert 30 <= sum(end["rows"]) <= 40 and len(end["rows"]) == 2
         assert bytes_of_batch(any_url, name, end) <= 400 * KB
         assert sum(end["rows"]) * 0.9 <= one.max_rows <= 40
-        assert sum(take(one, end, ALL_ROWS)["rows"]) >= 60, "Trigger.Once wants all of them"
+        assert sum(plan_next(one, end, ALL_ROWS)["rows"]) >= 60, "Trigger.Once wants all of them"
 
 
 @pytest.mark.parametrize("prefetch", [0, FIRST_ROWS])
 def test_a_batch_whose_messages_grow_fits(any_url, name, small, prefetch):
     """Neither the batch before, nor its own first messages, say how large the next ones are."""
-    push(any_url, name, [10] * 700 + [50 * KB] * 100)
+    push_of_sizes(any_url, name, [10] * 700 + [50 * KB] * 100)
     with closing(planner_of(any_url, name)) as one:
-        first = take(one, one.initial, 600, prefetch=prefetch and 600)
+        first = plan_next(one, one.initial, 600, prefetch=prefetch and 600)
         assert sum(first["rows"]) == 600
-        second = take(one, first, prefetch=prefetch)
+        second = plan_next(one, first, prefetch=prefetch)
         assert 104 <= sum(second["rows"]) <= 108, "the last small ones, and the large ones that fit"
         assert bytes_of_batch(any_url, name, second) <= 400 * KB
-        third = take(one, second, prefetch=prefetch)
+        third = plan_next(one, second, prefetch=prefetch)
         assert 6 <= sum(third["rows"]) <= 8 and bytes_of_batch(any_url, name, third) <= 400 * KB
 
 
 def test_a_batch_that_bytes_limit_is_full_so_the_next_one_is_reserved_ahead(sqlite_url, name, small):
-    push(sqlite_url, name, [10 * KB] * 200)
+    push_of_sizes(sqlite_url, name, [10 * KB] * 200)
     with closing(planner_of(sqlite_url, name)) as one:
-        end = take(one, one.initial, prefetch=FIRST_ROWS)
+        end = plan_next(one, one.initial, prefetch=FIRST_ROWS)
         assert one.has_prefetched
         one.owned.prefetcher.pending.rows.result(20)
         with open_store(sqlite_url) as store:
             assert store.sizes(name).reserved <= 80, "each of the two fits"
-        assert sum(take(one, end, prefetch=FIRST_ROWS)["rows"]) <= 40
+        assert sum(plan_next(one, end, prefetch=FIRST_ROWS)["rows"]) <= 40
 
 
 def test_a_message_that_never_fits_is_a_batch(any_url, name, small):
-    push(any_url, name, [900 * KB, 10, 900 * KB])
+    push_of_sizes(any_url, name, [900 * KB, 10, 900 * KB])
     rows = []
     with closing(planner_of(any_url, name)) as one:
         start = one.initial
-        while (end := take(one, start)) != start:
+        while (end := plan_next(one, start)) != start:
             rows.append(sum(end["rows"]))
             start = end
     assert rows == [1, 1, 1]
 
 
 def test_a_restarted_query_has_batches_that_fit_whatever_its_size_is(any_url, name, small):
-    push(any_url, name, [10 * KB] * 100)
+    push_of_sizes(any_url, name, [10 * KB] * 100)
     raw = {"url": any_url, "queue": name, "numPartitions": "2", "waitTimeout": "0s"}
     reader = source(raw)
     stream = reader.streamReader(reader.schema())
@@ -136,37 +121,37 @@ def test_a_restarted_query_has_batches_that_fit_whatever_its_size_is(any_url, na
     ],
 )
 def test_the_options_say_what_a_batch_may_have(sqlite_url, name, small, options, rows):
-    push(sqlite_url, name, [10 * KB] * 100)
+    push_of_sizes(sqlite_url, name, [10 * KB] * 100)
     with closing(planner_of(sqlite_url, name, numPartitions="1", **options)) as one:
-        assert sum(take(one, one.initial, int(options.get("maxRecordsPerTrigger", FIRST_ROWS)))["rows"]) == rows
+        assert sum(plan_next(one, one.initial, int(options.get("maxRecordsPerTrigger", FIRST_ROWS)))["rows"]) == rows
 
 
 # --- several inputs, and logs ---------------------------------------------------------------------
 
 
 def test_the_rows_of_several_inputs_fit_together(any_url, name, small):
-    push(any_url, f"{name}.a", [10 * KB] * 100)
-    push(any_url, f"{name}.b", [10 * KB] * 100)
+    push_of_sizes(any_url, f"{name}.a", [10 * KB] * 100)
+    push_of_sizes(any_url, f"{name}.b", [10 * KB] * 100)
     inputs = json.dumps({"a": f"{name}.a", "b": f"{name}.b"})
     with closing(planner_of(any_url, name, inputs=inputs)) as one:
-        end = take(one, one.initial)
+        end = plan_next(one, one.initial)
         assert 15 <= one.rows(one.initial, end) <= 20, "200 KB of each input"
     with closing(planner_of(any_url, name, inputs=inputs, combine="alts")) as one:
-        end = take(one, one.initial)
+        end = plan_next(one, one.initial)
         assert 30 <= one.rows(one.initial, end) <= 40, "400 KB of one"
 
 
 def test_an_input_whose_messages_are_large_limits_the_others(any_url, name, small):
-    push(any_url, f"{name}.a", [10] * 300)
-    push(any_url, f"{name}.b", [50 * KB] * 30)
+    push_of_sizes(any_url, f"{name}.a", [10] * 300)
+    push_of_sizes(any_url, f"{name}.b", [50 * KB] * 30)
     inputs = json.dumps({"a": f"{name}.a", "b": f"{name}.b"})
     with closing(planner_of(any_url, name, inputs=inputs)) as one:
-        assert 3 <= one.rows(one.initial, take(one, one.initial)) <= 4
+        assert 3 <= one.rows(one.initial, plan_next(one, one.initial)) <= 4
 
 
 @pytest.mark.every_store
 def test_a_log_is_limited_by_the_bytes_of_its_messages(any_url, name, small):
-    push(any_url, name, [10] * 300 + [50 * KB] * 30)
+    push_of_sizes(any_url, name, [10] * 300 + [50 * KB] * 30)
     reader = LogReader(parse_options({"url": any_url, "queue": name, "mode": "log", "numPartitions": "2"}, "stream"))
     with closing(reader):
         end = reader.next(reader.initial, FIRST_ROWS)
@@ -177,11 +162,11 @@ def test_a_log_is_limited_by_the_bytes_of_its_messages(any_url, name, small):
 
 
 def test_a_log_that_is_an_input_is_limited_too(any_url, name, small):
-    push(any_url, f"{name}.a", [10 * KB] * 100)
-    push(any_url, f"{name}.b", [10] * 100)
+    push_of_sizes(any_url, f"{name}.a", [10 * KB] * 100)
+    push_of_sizes(any_url, f"{name}.b", [10] * 100)
     inputs = json.dumps({"a": {"queue": f"{name}.a", "mode": "log"}, "b": f"{name}.b"})
     with closing(planner_of(any_url, name, inputs=inputs)) as one:
-        assert 15 <= one.rows(one.initial, take(one, one.initial)) <= 20
+        assert 15 <= one.rows(one.initial, plan_next(one, one.initial)) <= 20
 
 
 # --- the limit ------------------------------------------------------------------------------------
@@ -211,4 +196,4 @@ def test_a_queue_of_a_query_is_read_as_before_where_messages_are_small(sqlite_ur
     with Queue(sqlite_url, name) as queue:
         queue.push_many([{"n": n} for n in range(3_000)])
     with closing(planner_of(sqlite_url, name)) as one:
-        assert take(one, one.initial)["rows"] == [1_500, 1_500]
+        assert plan_next(one, one.initial)["rows"] == [1_500, 1_500]

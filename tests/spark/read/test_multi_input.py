@@ -51,13 +51,13 @@ def test_there_is_a_struct_for_each_input():
         (StructType().add("order", StructType().add("delivery_hash", StringType())), "has no column 'delivery_hash'"),
     ],
 )
-def test_a_schema_that_inputs_have_not_is_told(schema, message):
+def test_a_schema_that_inputs_lack_is_an_error(schema, message):
     with pytest.raises(SchemaError) as caught:
         check_read_schema(schema, parse())
     assert message in str(caught.value)
 
 
-def stored(*rows):
+def stored_rows(*rows):
     made = [
         {"id": id, "queue": "q", "payload": payload.encode(), "payload_kind": "json", "headers": [("h", id)],
          "mature": 0, "tries": 1}
@@ -74,29 +74,31 @@ def test_rows_have_what_the_user_asks_for_and_null_where_an_input_gives_nothing(
     schema = StructType([schema.fields[0], schema["order"], schema["delivery_hash"]])
     check_read_schema(schema, parse())
     join = batch_joiner(schema, parse().content)
-    both = join({"order": stored(("1", "7"), ("2", "8")), "price": stored(("3", '{"n":1}'), ("4", "[1]"))}, "c/1/5")
+    both = join(
+        {"order": stored_rows(("1", "7"), ("2", "8")), "price": stored_rows(("3", '{"n":1}'), ("4", "[1]"))}, "c/1/5"
+    )
     prices = both.column("price").to_pylist()
     assert [one["payload"] for one in prices] == [{"n": 1}, None]
     assert [one["_corrupt_payload"] for one in prices] == [None, "[1]"]
     assert [one["payload"] for one in both.column("order").to_pylist()] == ["7", "8"]
     hashes = [hashlib.sha256(f"c/1/5\0{ids}".encode()).hexdigest() for ids in ("1\x003", "2\x004")]
     assert both.column("delivery_hash").to_pylist() == hashes
-    alone = join({"order": stored(("1", "7"))}, "c/1/5")
+    alone = join({"order": stored_rows(("1", "7"))}, "c/1/5")
     assert alone.column("price").to_pylist() == [None]
     assert alone.column("delivery_hash").to_pylist() == [hashlib.sha256(b"c/1/5\x001").hexdigest()]
     assert both.schema == alone.schema
 
 
-def test_a_read_tells_the_tag_where_it_is_asked_for():
+def test_a_read_has_the_tag_if_it_is_asked_for():
     schema = StructType().add("id", StringType()).add("tag", StringType())
     queue, log = ({"queue": "q", "inputs": None, "mode": mode} for mode in (None, "log"))
     check_read_schema(schema, parse(**queue))
     assert "tag" not in read_schema(parse(**queue)).names
     shape = batch_converter(schema, parse(**queue).content)
-    assert shape(stored(("1", "7"), ("2", "8")), "c/1/5/0").to_pylist() == [
+    assert shape(stored_rows(("1", "7"), ("2", "8")), "c/1/5/0").to_pylist() == [
         {"id": id, "tag": "c/1/5/0"} for id in ("1", "2")
     ]
-    assert shape(stored(("1", "7")), None).to_pylist() == [{"id": "1", "tag": None}], "a snapshot holds nothing"
+    assert shape(stored_rows(("1", "7")), None).to_pylist() == [{"id": "1", "tag": None}], "a snapshot holds nothing"
     with pytest.raises(SchemaError, match="has no column 'tag'"):
         check_read_schema(schema, parse(**log))
     check_write_schema(
@@ -130,14 +132,14 @@ def lies(rows):
 
 
 def parts_of(total):
-    """Ways to lay so many messages out under the tags of a batch."""
+    """Ways to lay a number of messages out under the tags of a batch."""
     marks = st.lists(st.integers(0, total), max_size=4).map(lambda at: [0, *sorted(at), total])
     return marks.map(lambda at: [b - a for a, b in pairwise(at)])
 
 
 @given(st.integers(1, 40).flatmap(lambda n: st.dictionaries(st.sampled_from("abc"), parts_of(n), min_size=1)))
 def test_every_cut_gives_each_message_once_and_the_nth_with_the_nth(rows):
-    def meant(shares):
+    def messages_in(shares):
         return [(one.tag, (one.first or 0) + row) for one in shares for row in range(one.rows or 0)]
 
     tasks = split_batch("c/1/4", lies(rows))
@@ -145,7 +147,7 @@ def test_every_cut_gives_each_message_once_and_the_nth_with_the_nth(rows):
     assert all(len(of) == 1 for of in sizes), "a task has as many of each"
     assert max(min(of) for of in sizes) - min(min(of) for of in sizes) <= 1
     for binding, parts in rows.items():
-        got = [one for task in tasks for one in meant(task.ranges[binding])]
+        got = [one for task in tasks for one in messages_in(task.ranges[binding])]
         assert got == [(f"c/1/4/{part}", row) for part, held in enumerate(parts) for row in range(held)]
 
 
@@ -176,15 +178,15 @@ def test_batches_of_any_lengths_are_put_side_by_side(flows):
     assert all(len({batch.num_rows for batch in one.values()}) == 1 for one in got)
 
 
-def test_a_checkpoint_of_other_inputs_is_told():
+def test_a_checkpoint_of_other_inputs_is_refused():
     reader = MultiInputPlanner(parse())
-    for inputs, told in (
+    for inputs, expected in (
         ({"order": {"queue": "orders"}}, "a query on order: orders, but option 'inputs' has order: orders, price"),
         ({"order": {"queue": "orders"}, "price": {"queue": "p"}}, "price: p, but"),
     ):
         with pytest.raises(CheckpointError) as caught:
             reader.next({**reader.initial, "inputs": inputs}, 10)
-        assert told in str(caught.value)
+        assert expected in str(caught.value)
     with pytest.raises(CheckpointError, match="a query on queue: orders"):
         reader.plan(
             reader.initial, cast("MultiInputOffset", {"v": 1, "queue": "orders", "consumer": "c/1", "seq": 1})

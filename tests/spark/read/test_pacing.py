@@ -20,6 +20,7 @@ from spark_queue.spark.read.fair_share import COUNT_INTERVAL
 from spark_queue.spark.read.multi_input import MultiInputPlanner
 from spark_queue.spark.read.pacing import UNSEEN_TRIGGER, Pacer, Trigger
 from tests.spark.drive import Query, source
+from tests.spark.read.consumers import plan_next
 from tests.spark_session import SPARK
 
 TARGET = 2.0
@@ -163,7 +164,7 @@ def test_where_each_run_is_one_batch_the_size_grows_from_run_to_run():
 # --- with a database ------------------------------------------------------------------------------
 
 
-def fill(url, name, total, text="x"):
+def push_texts(url, name, total, text="x"):
     with Queue(url, name) as queue:
         queue.push_many([text] * total)
 
@@ -175,24 +176,24 @@ def sizes_of(query):
 @pytest.mark.parametrize("mode", ["queue", "log"])
 @pytest.mark.parametrize("old", [False, True], ids=["", "Spark 4.0 and 4.1"])
 def test_offsets_keep_the_size_and_an_offset_without_one_is_read(any_url, name, mode, old):
-    fill(any_url, name, 30)
+    push_texts(any_url, name, 30)
     read = []
     query = Query(lambda batch: read.append(len(batch.rows)), url=any_url, queue=name, mode=mode)
     query.run(old=old)
     assert read == [30] and sizes_of(query) == [FIRST_ROWS]
     for offset in query.offsets:
         del offset["size"]
-    fill(any_url, name, 20)
+    push_texts(any_url, name, 20)
     query.run(old=old)
     assert read == [30, 20] and sizes_of(query) == [None, FIRST_ROWS]
     query.offsets[-1]["size"] = 7
-    fill(any_url, name, 20)
+    push_texts(any_url, name, 20)
     query.run(old=old)
     assert read[2] == 7 and sum(read) == 70
 
 
 def test_a_number_fixes_the_size(any_url, name):
-    fill(any_url, name, 30)
+    push_texts(any_url, name, 30)
     read = []
     query = Query(lambda batch: read.append(len(batch.rows)), url=any_url, queue=name, maxRecordsPerTrigger="12")
     query.run()
@@ -201,7 +202,7 @@ def test_a_number_fixes_the_size(any_url, name):
 
 def test_several_inputs_keep_the_size(sqlite_url, name):
     for queue in (f"{name}.a", f"{name}.b"):
-        fill(sqlite_url, queue, 10)
+        push_texts(sqlite_url, queue, 10)
     inputs = json.dumps({"a": {"queue": f"{name}.a"}, "b": {"queue": f"{name}.b"}})
     reader = source({"url": sqlite_url, "inputs": inputs, "waitTimeout": "0s"})
     stream = reader.streamReader(reader.schema())
@@ -231,24 +232,16 @@ def consumer(any_url, name):
         one.close()
 
 
-def take(one, start, limit, prefetch=0):
-    """Plan a batch and start it; return its end."""
-    end = one.next(start, limit, prefetch=prefetch)
-    if end != start:
-        one.plan(start, end)
-    return end
-
-
 @pytest.mark.every_store
 def test_two_equal_consumers_end_a_backlog_in_nearly_equal_parts(any_url, name, consumer):
-    fill(any_url, name, 3_000)
+    push_texts(any_url, name, 3_000)
     pair = [consumer(), consumer()]
-    ends = [take(one, one.initial, 100) for one in pair]
+    ends = [plan_next(one, one.initial, 100) for one in pair]
     rows = [sum(end["rows"]) for end in ends]
     fair_share_counts(pair[0])
     for _ in range(20):  # by turns, each wants far more than its share
         for at, one in enumerate(pair):
-            ends[at] = take(one, start := ends[at], 1_500)
+            ends[at] = plan_next(one, start := ends[at], 1_500)
             rows[at] += sum(ends[at]["rows"]) if ends[at] != start else 0
     assert sum(rows) == 3_000
     assert 0.4 <= rows[0] / 3_000 <= 0.6
@@ -257,17 +250,17 @@ def test_two_equal_consumers_end_a_backlog_in_nearly_equal_parts(any_url, name, 
 @pytest.mark.every_store
 def test_a_consumer_beside_a_fast_one_finds_messages(any_url, name, consumer):
     """The fast one reserves ahead too: without its share, the other one would find nothing."""
-    fill(any_url, name, 2_000)
+    push_texts(any_url, name, 2_000)
     fast, slow = consumer(), consumer(consumer="slow")
-    fast_end = take(fast, fast.initial, 100, prefetch=100)
-    slow_end = take(slow, slow.initial, 100)
+    fast_end = plan_next(fast, fast.initial, 100, prefetch=100)
+    slow_end = plan_next(slow, slow.initial, 100)
     assert sum(slow_end["rows"]) == 100
     fair_share_counts(fast)
-    fast_end = take(fast, fast_end, 10_000, prefetch=10_000)
-    fast_end = take(fast, fast_end, 10_000, prefetch=10_000)
+    fast_end = plan_next(fast, fast_end, 10_000, prefetch=10_000)
+    fast_end = plan_next(fast, fast_end, 10_000, prefetch=10_000)
     if fast.owned.prefetcher.pending:
         fast.owned.prefetcher.pending.rows.result(20)
-    assert sum(take(slow, slow_end, 100)["rows"]) == 100
+    assert sum(plan_next(slow, slow_end, 100)["rows"]) == 100
 
 
 def fair_share_counts(one):
@@ -276,25 +269,25 @@ def fair_share_counts(one):
 
 
 def test_a_single_consumer_takes_all(any_url, name, consumer):
-    fill(any_url, name, 500)
+    push_texts(any_url, name, 500)
     one = consumer()
-    assert sum(take(one, one.initial, 10_000)["rows"]) == 500
+    assert sum(plan_next(one, one.initial, 10_000)["rows"]) == 500
 
 
 def test_a_batch_that_was_reserved_ahead_and_is_too_large_by_now_becomes_smaller(any_url, name, consumer):
-    fill(any_url, name, 1_000)
+    push_texts(any_url, name, 1_000)
     one = consumer()
-    first = take(one, one.initial, 100, prefetch=600)
+    first = plan_next(one, one.initial, 100, prefetch=600)
     one.owned.prefetcher.pending.rows.result(20)
-    second = take(one, first, 50, prefetch=50)
+    second = plan_next(one, first, 50, prefetch=50)
     assert sum(second["rows"]) == 50, "the users' code has become slower"
     assert second["by"] == first["by"] + 1, "no tag names two reservations"
     with open_store(any_url) as store:
         assert store.sizes(name).reserved <= 50 + 50
-    third = take(one, second, 40)
+    third = plan_next(one, second, 40)
     assert sum(third["rows"]) == 50, "a batch that is only somewhat larger is taken as it is"
     rows, end = 100 + 50 + 50, third
-    while (following := take(one, end, 300)) != end:
+    while (following := plan_next(one, end, 300)) != end:
         rows, end = rows + sum(following["rows"]), following
     assert rows == 1_000
 
@@ -303,13 +296,14 @@ def test_a_slow_database_reserves_ahead_no_more_than_it_can_within_the_target(an
     """The size after the first batch is a guess: it would take long to reserve that much, and to release it."""
     seconds = itertools.count()
     monkeypatch.setattr(reserver, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
-    monkeypatch.setattr(reserver, "FIRST_ROWS", 50)
-    fill(any_url, name, 1_000)
+    monkeypatch.setattr(reserver, "FIRST_ROWS", 50)  # of Spark's reader
+    push_texts(any_url, name, 1_000)
     one = consumer(targetBatchDuration="2s")
-    end = take(one, one.initial, 100, prefetch=800)  # another thread reserves the second batch, and measures again
-    second = take(one, end, 800, prefetch=800)
+    # Another thread reserves the second batch, and measures again.
+    end = plan_next(one, one.initial, 100, prefetch=800)
+    second = plan_next(one, end, 800, prefetch=800)
     assert sum(second["rows"]) == 200, "100 messages a second, as it seems"
-    third = take(one, second, 800, prefetch=800)
+    third = plan_next(one, second, 800, prefetch=800)
     assert sum(third["rows"]) == 400, "200 a second; the first batch does not show the time of a row"
     assert one.max_rows == MAX_ROWS
 
@@ -317,24 +311,24 @@ def test_a_slow_database_reserves_ahead_no_more_than_it_can_within_the_target(an
 @pytest.mark.parametrize("inputs", [False, True])
 def test_the_wait_for_a_batch_that_is_being_reserved_ahead_is_not_its_time(any_url, name, consumer, inputs):
     """It depends on the batch before it, so it would not show the time of a row."""
-    fill(any_url, name, 100)
+    push_texts(any_url, name, 100)
     raw = {"url": any_url, "inputs": json.dumps({"a": name}), "numPartitions": "2", "waitTimeout": "0s"}
     planner: Any = MultiInputPlanner(parse_options(raw, "stream")) if inputs else consumer()
     one = planner.queues["a"] if inputs else planner
     with closing(planner):
-        first = take(planner, planner.initial, 50, prefetch=50)
+        first = plan_next(planner, planner.initial, 50, prefetch=50)
         prefetched = one.owned.prefetcher.take
         one.owned.prefetcher.take = lambda tag: time.sleep(0.05) or prefetched(tag)
         before = planner.waiting.seconds
-        assert take(planner, first, 50)["seq"] == 2
+        assert plan_next(planner, first, 50)["seq"] == 2
         assert planner.waiting.seconds - before >= 0.05
 
 
 def test_a_query_of_a_trickle_stops_guessing(any_url, name, consumer):
-    """It prefetches nothing, and its size is not limited by the first reserves for ever."""
+    """It prefetches nothing, and its size is not limited by the first reserves forever."""
     one = consumer()
     end = one.initial
     for _ in range(3):
-        fill(any_url, name, 10)
-        end = take(one, end, FIRST_ROWS, prefetch=FIRST_ROWS)
+        push_texts(any_url, name, 10)
+        end = plan_next(one, end, FIRST_ROWS, prefetch=FIRST_ROWS)
     assert one.max_rows == MAX_ROWS

@@ -10,84 +10,44 @@ import time
 import pytest
 
 from spark_queue import Queue, Statistics, open_store
-from spark_queue.stores import base, store_class
+from spark_queue.stores.conformance.limits import with_limits
 from spark_queue.stores.conformance.waiting import wait_until
-from spark_queue.stores.services import listener, signals
-from spark_queue.stores.support import pause as pauses
-from spark_queue.stores.support.waiting import Bell
-from tests.spark.read.test_consumer import consumers, fetched, taken_over  # noqa: F401
+from spark_queue.stores.limits import StoreLimits
+from tests.spark.read.consumers import fetched, taken_over
 from tests.spark_session import SPARK
 
 #: Whether the progress of a query has the sizes of its queue: Spark 4.0 and 4.1 do not ask.
-TELLS = SPARK >= (4, 2)
+REPORTS_SIZES = SPARK >= (4, 2)
 
 
-@pytest.fixture
-def by_signals(any_url, monkeypatch):
-    """Make clients of the store wait for signals only. They listen before they check.
-
-    A signal of a file does not say that a queue was resumed: there, clients still poll for that.
-    """
-    monkeypatch.setattr(base, "POLL_INTERVAL_MS", 3_600_000)
-    if issubclass(store_class(any_url), signals.SignallingStore):
-        monkeypatch.setattr(base, "PAUSE_CACHE_SECONDS", 3_600)
-        monkeypatch.setattr(listener, "LISTEN_TIMEOUT", 60)
-
-
-@pytest.fixture
-def listening(any_url, monkeypatch):
-    """Return a function that waits until a client of the store has found nothing, and sleeps."""
-    of, begun = store_class(any_url), threading.Event()
-    listen = of._wait_signal
-
-    def spy(*arguments):
-        begun.set()
-        listen(*arguments)
-
-    monkeypatch.setattr(of, "_wait_signal", spy)
-    sleep = Bell.sleep
-
-    def spy_bell(*arguments):
-        begun.set()
-        sleep(*arguments)
-
-    monkeypatch.setattr(Bell, "sleep", spy_bell)
-
-    def wait():
-        assert begun.wait(60)
-        begun.clear()
-
-    return wait
-
-
-def told(caplog):
+def pauses_in(caplog):
     return [one.getMessage() for one in caplog.records if "paused" in one.getMessage()]
 
 
 # --- what the reader process does -----------------------------------------------------------------
 
 
-def test_a_consumer_takes_nothing_from_a_paused_queue_and_says_so_once(any_url, name, consumers, caplog):  # noqa: F811
+def test_a_consumer_takes_nothing_from_a_paused_queue_and_says_so_once(any_url, name, consumers, caplog):
     consumer = consumers(any_url, name)
     with Queue(any_url, name) as queue, caplog.at_level(logging.WARNING):
         queue.push_many([1, 2, 3])
         start = consumer.next(consumer.initial, 1)
         assert consumer.backlog()["paused"] is False
         queue.pause()
-        consumer.store._pause_cache.discard(name)  # as after PAUSE_CACHE_SECONDS
+        consumer.store._pause_cache.discard(name)  # as after `pause_cache` seconds
         assert fetched(any_url, name, consumer.plan(consumer.initial, start)), "what it holds goes on"
         for _ in range(3):
             assert consumer.next(start, 1) == start
         assert consumer.backlog()["paused"] is True
         assert queue.statistics() == Statistics(put=3, reserve=1, commit=1, paused=True)
-        assert told(caplog) == [f"queue {name} is paused: no messages are read until it is resumed"]
+        assert pauses_in(caplog) == [f"queue {name} is paused: no messages are read until it is resumed"]
         queue.resume()
         consumer.store._pause_cache.discard(name)
         assert sum(consumer.next(start, 10)["rows"]) == 2
         assert consumer.backlog()["paused"] is False
 
 
-def test_a_restarted_consumer_replays_its_batch_though_the_queue_is_paused(any_url, name, consumers):  # noqa: F811
+def test_a_restarted_consumer_replays_its_batch_though_the_queue_is_paused(any_url, name, consumers):
     with Queue(any_url, name) as queue:
         queue.push_many([1, 2, 3])
         start = consumers(any_url, name).initial
@@ -103,20 +63,20 @@ def test_a_restarted_consumer_replays_its_batch_though_the_queue_is_paused(any_u
         assert queue.sizes().total == 1, "the batch is committed"
 
 
-def test_a_run_until_now_ends_on_a_paused_queue_and_warns(any_url, name, consumers, caplog):  # noqa: F811
+def test_a_run_until_now_ends_on_a_paused_queue_and_warns(any_url, name, consumers, caplog):
     consumer = consumers(any_url, name, waitTimeout="1h")
     with Queue(any_url, name) as queue, caplog.at_level(logging.WARNING):
         queue.push(1)
         queue.pause()
         consumer.stop_at_now()
         assert consumer.next(consumer.initial, 10) == consumer.initial
-        assert len(told(caplog)) == 1
+        assert len(pauses_in(caplog)) == 1
 
 
 def test_a_resume_and_a_push_wake_an_idle_consumer_by_their_signals_alone(
     any_url,
     name,
-    consumers,  # noqa: F811
+    consumers,
     by_signals,
     listening,
 ):
@@ -136,14 +96,14 @@ def test_a_resume_and_a_push_wake_an_idle_consumer_by_their_signals_alone(
             listening()
             assert not found, "it waits"
             queue.push(1) if act == "push" else queue.resume()
-            thread.join(60)  # how many ms that takes, bench/latency.py tells
+            thread.join(60)  # how many ms that takes: see bench/latency.py
             consumer.plan(offset, found[0])
             (offset,) = found
 
 
-def test_the_counts_of_a_batch_are_written_with_its_commit(any_url, name, consumers, monkeypatch):  # noqa: F811
+@with_limits(flush_interval=3_600)
+def test_the_counts_of_a_batch_are_written_with_its_commit(any_url, name, consumers):
     """Spark ends the process by a signal, at once after the last commit."""
-    monkeypatch.setattr("spark_queue.stores.support.counters.FLUSH_INTERVAL", 3600)
     consumer = consumers(any_url, name)
     with Queue(any_url, name) as queue:
         queue.push_many([1, 2])
@@ -169,21 +129,21 @@ def test_a_query_sleeps_while_its_queue_is_paused_and_goes_on_when_it_is_resumed
         with q_any.client() as queue:
             queue.pause()
             time.sleep(
-                pauses.PAUSE_CACHE_SECONDS + 0.05
+                StoreLimits.pause_cache + 0.05
             )  # for so long its process may believe that the queue is not paused
             queue.push_many([{"n": n} for n in range(5, 8)])
 
             def says():
                 return (query.lastProgress or {}) and json.loads(query.lastProgress["sources"][0]["latestOffset"])
 
-            if TELLS:
+            if REPORTS_SIZES:
                 wait_until(lambda: (found := says()) and found["paused"] and found["ready"] == 3)
             else:
                 time.sleep(0.6)  # more than it waits
             assert (len(got), query.isActive) == (5, True)
             queue.resume()
             wait_until(lambda: len(got) == 8)
-            wait_until(lambda: not TELLS or says()["paused"] is False)
+            wait_until(lambda: not REPORTS_SIZES or says()["paused"] is False)
             wait_until(lambda: queue.statistics().commit == 8)
             assert queue.statistics() == Statistics(put=8, reserve=8, commit=8)
     finally:

@@ -9,11 +9,12 @@ import pytest
 
 from spark_queue import CheckpointError, FencedError, Queue, open_store
 from spark_queue.messages.message import messages
-from spark_queue.spark.read import lease_renewer as keeper
+from spark_queue.spark.read import lease_renewer
 from spark_queue.stores.conformance.waiting import wait_until
 from spark_queue.stores.services.owner import OWNER_NOTE, consumers, revoke
 from spark_queue.stores.types import queue_note_key
 from tests.owners import owner_of
+from tests.queues import push_numbers
 from tests.spark.drive import Query
 
 
@@ -21,45 +22,40 @@ class Died(Exception):
     """Ends a run of a query."""
 
 
-def fill(url, name, total):
-    with Queue(url, name) as queue:
-        return queue.push_many([{"n": n} for n in range(total)])
-
-
 def reservations(url, name):
     with open_store(url) as store:
         return store.reservations(name)
 
 
-def sizes(url, name):
+def sizes_in_store(url, name):
     with open_store(url) as store:
         return store.sizes(name)
 
 
-def all_of(url, name, **options):
+def run_to_the_end(url, name, **options):
     """The numbers in the messages of a run to the end, by batches."""
     batches = []
-    query = Query(lambda batch: batches.append(numbers(batch)), url=url, queue=name, **options)
+    query = Query(lambda batch: batches.append(numbers_of_batch(batch)), url=url, queue=name, **options)
     query.run()
     return batches
 
 
-def numbers(batch):
+def numbers_of_batch(batch):
     return [one["n"] for one in batch.payloads]
 
 
 @pytest.mark.every_store
 def test_batches_are_no_larger_than_wanted_and_keep_the_order(any_url, name):
-    fill(any_url, name, 20)
-    batches = all_of(any_url, name, maxRecordsPerTrigger="7", numPartitions="2")
+    push_numbers(any_url, name, 20)
+    batches = run_to_the_end(any_url, name, maxRecordsPerTrigger="7", numPartitions="2")
     assert batches == [list(range(7)), list(range(7, 14)), list(range(14, 20))]
-    assert sizes(any_url, name).total == 0
+    assert sizes_in_store(any_url, name).total == 0
 
 
 @pytest.mark.every_store
 @pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
 def test_a_batch_is_read_as_often_as_wanted_and_held_until_it_is_done(any_url, name, delivery):
-    fill(any_url, name, 10)
+    push_numbers(any_url, name, 10)
     held = []
 
     def work(batch):
@@ -72,13 +68,13 @@ def test_a_batch_is_read_as_often_as_wanted_and_held_until_it_is_done(any_url, n
 
     Query(work, url=any_url, queue=name, delivery=delivery, numPartitions="2").run()
     assert held == [0]
-    assert sizes(any_url, name).total == 0
+    assert sizes_in_store(any_url, name).total == 0
 
 
 @pytest.mark.every_store
 @pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
 def test_a_batch_that_fails_comes_again_with_the_same_rows_and_tries(any_url, name, delivery):
-    ids = fill(any_url, name, 25)
+    ids = push_numbers(any_url, name, 25)
     runs, failures = [], [0, 0, 1]
 
     def work(batch):
@@ -95,24 +91,24 @@ def test_a_batch_that_fails_comes_again_with_the_same_rows_and_tries(any_url, na
     assert runs[0] == runs[1] == runs[2] and runs[3] == runs[4]
     assert sorted(row["id"] for number in (0, 3, 5) for row in runs[number][1]) == sorted(ids)
     assert {row["tries"] for _, rows in runs for row in rows} == {0}, "a query that dies blames no message"
-    assert sizes(any_url, name).total == 0
+    assert sizes_in_store(any_url, name).total == 0
 
 
 @pytest.mark.every_store
 @pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
 def test_a_checkpoint_that_has_lost_its_first_offset_is_refused(any_url, name, delivery):
     """A sink of files knows a batch by its number: it would take the new batch 0 for written."""
-    fill(any_url, name, 20)
+    push_numbers(any_url, name, 20)
     seen = []
-    work = lambda batch: seen.extend(numbers(batch))  # noqa: E731
+    work = lambda batch: seen.extend(numbers_of_batch(batch))  # noqa: E731
     query = Query(work, url=any_url, queue=name, delivery=delivery, maxRecordsPerTrigger="10")
     query.run()
     lost = query.offsets[-1]["consumer"]
     query.offsets, query.finished = [], 0
-    fill(any_url, name, 10)
+    push_numbers(any_url, name, 10)
     with pytest.raises(CheckpointError, match=f"has read queue '{name}' as consumer {lost}, and now begins again"):
         query.run()
-    assert seen == list(range(20)) and sizes(any_url, name).reserved == 10
+    assert seen == list(range(20)) and sizes_in_store(any_url, name).reserved == 10
     fresh = Query(work, url=any_url, queue=name, delivery=delivery)
     with open_store(any_url) as store:
         store.rollback(name, query.offsets[-1]["consumer"], failed=False)
@@ -122,14 +118,14 @@ def test_a_checkpoint_that_has_lost_its_first_offset_is_refused(any_url, name, d
 
 @pytest.mark.every_store
 def test_a_query_may_read_a_queue_twice_as_two_consumers(any_url, name):
-    fill(any_url, name, 20)
+    push_numbers(any_url, name, 20)
     seen = []
-    work = lambda batch: seen.extend(numbers(batch))  # noqa: E731
+    work = lambda batch: seen.extend(numbers_of_batch(batch))  # noqa: E731
     queries = [Query(work, url=any_url, queue=name, consumer=one) for one in ("first", "second")]
     queries[1].id = queries[0].id  # one query, two sources
     for query in queries:
         query.run()
-        fill(any_url, name, 10)
+        push_numbers(any_url, name, 10)
     assert sorted(seen) == sorted([*range(20), *range(10)])
     again = Query(work, url=any_url, queue=name, consumer="second")
     again.id = queries[0].id
@@ -144,10 +140,14 @@ def test_no_sink_sees_rows_of_an_older_checkpoint(any_url, name, delivery, damag
     """By its number alone, the batch would count as written, and its messages would be removed."""
     seen = []
     query = Query(
-        lambda batch: seen.extend(numbers(batch)), url=any_url, queue=name, delivery=delivery, numPartitions="1"
+        lambda batch: seen.extend(numbers_of_batch(batch)),
+        url=any_url,
+        queue=name,
+        delivery=delivery,
+        numPartitions="1",
     )
     for rows in (3, 4, 5):
-        fill(any_url, name, rows)
+        push_numbers(any_url, name, rows)
         query.run()
         if rows == 3:
             copy = list(query.offsets), query.finished
@@ -155,20 +155,20 @@ def test_no_sink_sees_rows_of_an_older_checkpoint(any_url, name, delivery, damag
         query.offsets, query.finished = copy
     else:
         query.offsets, query.finished = query.offsets[:-1], query.finished - 1
-    fill(any_url, name, 6)
+    push_numbers(any_url, name, 6)
     with pytest.raises(CheckpointError, match="was started since: the checkpoint is an older copy, or has lost"):
         query.run()
-    assert len(seen) == 12 and sizes(any_url, name).ready == 6
+    assert len(seen) == 12 and sizes_in_store(any_url, name).ready == 6
 
 
 @pytest.mark.every_store
 def test_reservations_of_an_exactly_once_source_never_end(any_url, name):
-    fill(any_url, name, 10)
+    push_numbers(any_url, name, 10)
     held = []
 
     def fail_at_first(batch):
         held.append([one.until for one in reservations(any_url, name)])
-        assert numbers(batch) == list(range(10))
+        assert numbers_of_batch(batch) == list(range(10))
         if len(held) == 1:
             raise Died
 
@@ -179,20 +179,20 @@ def test_reservations_of_an_exactly_once_source_never_end(any_url, name):
         assert rival.reserve(10) == []
     query.run()
     assert held == [[None], [None]]
-    fill(any_url, name, 1)
+    push_numbers(any_url, name, 1)
     work = lambda batch: held.append([one.until for one in reservations(any_url, name)])  # noqa: E731
     Query(work, url=any_url, queue=name, delivery="at-least-once").run()
     assert None not in held[2], "the one of an at-least-once source does"
 
 
 def test_an_at_most_once_batch_is_not_delivered_twice(any_url, name):
-    fill(any_url, name, 30)
+    push_numbers(any_url, name, 30)
     seen = []
 
     def fail_first(batch):
-        seen.append(numbers(batch))
+        seen.append(numbers_of_batch(batch))
         if len(seen) == 1:
-            assert numbers(batch) == seen[0], "within a batch it can be looked at again"
+            assert numbers_of_batch(batch) == seen[0], "within a batch it can be looked at again"
             raise Died
 
     options = {"delivery": "at-most-once", "maxRecordsPerTrigger": "10"}
@@ -203,19 +203,19 @@ def test_an_at_most_once_batch_is_not_delivered_twice(any_url, name):
     query.run()
     assert seen[:2] == [list(range(10)), []], "the batch that was being worked on is given up"
     assert sorted(n for batch in seen for n in batch) == list(range(30))
-    assert sizes(any_url, name).total == 0
+    assert sizes_in_store(any_url, name).total == 0
 
 
 @pytest.mark.every_store
 def test_a_batch_that_takes_ten_times_its_lease_is_delivered_once(any_url, name, monkeypatch):
-    fill(any_url, name, 20)
+    push_numbers(any_url, name, 20)
     seen, others = [], []
     passed = SimpleNamespace(seconds=0.0)
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + passed.seconds)
-    monkeypatch.setattr(keeper, "time", clock)  # of the thread that renews leases
+    monkeypatch.setattr(lease_renewer, "time", clock)  # of the thread that renews leases
 
     def slow(batch):
-        seen.extend(numbers(batch))
+        seen.extend(numbers_of_batch(batch))
         renews = batch.reader.planner.owned.lease_renewer
         with Queue(any_url, name) as rival, open_store(any_url) as store:
             while passed.seconds < 10 * 3_600:
@@ -231,11 +231,11 @@ def test_a_batch_that_takes_ten_times_its_lease_is_delivered_once(any_url, name,
 
     Query(slow, url=any_url, queue=name, reserveTimeout="1h", numPartitions="1").run()
     assert (seen, others) == (list(range(20)), [])
-    assert sizes(any_url, name).total == 0
+    assert sizes_in_store(any_url, name).total == 0
 
 
 def steal(url, name, count):
-    """Let somebody else hold some messages of the only reservation, as if its lease had ended."""
+    """Let another consumer hold some messages of the only reservation, as if its lease had ended."""
     with open_store(url) as store:
         (tag,) = {one.tag for one in store.reservations(name)}
         ids = [one.id for batch in store.fetch(name, tag) for one in messages(batch)][:count]
@@ -244,33 +244,33 @@ def steal(url, name, count):
 
 @pytest.mark.every_store
 def test_a_query_whose_messages_were_taken_fails_instead_of_committing_them(any_url, name):
-    fill(any_url, name, 20)
+    push_numbers(any_url, name, 20)
     seen = []
 
     def work(batch):
-        seen.append(numbers(batch))
+        seen.append(numbers_of_batch(batch))
         if len(seen) == 1:
             steal(any_url, name, 5)
 
     query = Query(work, url=any_url, queue=name, numPartitions="1")
     with pytest.raises(FencedError, match=r"5 of 20 messages of queue .* are no longer held"):
         query.run()
-    assert sizes(any_url, name).reserved == 5, "the thief's are still there, ours are done"
+    assert sizes_in_store(any_url, name).reserved == 5, "the thief's are still there, ours are done"
     with open_store(any_url) as store:
         store.rollback(name, "thief")
     query.run()
     assert sorted(seen[1]) == list(range(5)), "started again, the query goes on"
-    assert sizes(any_url, name).total == 0
+    assert sizes_in_store(any_url, name).total == 0
 
 
 @pytest.mark.every_store
 def test_a_task_that_finds_too_few_rows_fails(any_url, name):
-    fill(any_url, name, 20)
+    push_numbers(any_url, name, 20)
 
     def work(batch):
-        assert len(numbers(batch)) == 20
+        assert len(numbers_of_batch(batch)) == 20
         steal(any_url, name, 3)
-        numbers(batch)
+        numbers_of_batch(batch)
 
     query = Query(work, url=any_url, queue=name, numPartitions="1", delivery="exactly-once")
     with pytest.raises(FencedError, match=r"3 of 20 messages of queue .* are no longer held"):
@@ -278,14 +278,14 @@ def test_a_task_that_finds_too_few_rows_fails(any_url, name):
     with open_store(any_url) as store:
         store.rollback(name, "thief", failed=False)
         store.rollback(name, query.offsets[-1]["consumer"], failed=False)
-    assert sorted(all_of(any_url, name)[0]) == list(range(20))
+    assert sorted(run_to_the_end(any_url, name)[0]) == list(range(20))
 
 
 @pytest.mark.every_store
 @pytest.mark.parametrize("seen_by", ["a task", "the driver"])
 def test_messages_that_the_database_has_lost_are_not_said_to_come_again(any_url, name, seen_by):
     """A Redis that failed over: the messages are gone, and it is not known why."""
-    fill(any_url, name, 20)
+    push_numbers(any_url, name, 20)
 
     def work(batch):
         rows = batch.rows
@@ -293,7 +293,7 @@ def test_messages_that_the_database_has_lost_are_not_said_to_come_again(any_url,
             (tag,) = {one.tag for one in store.reservations(name)}
             assert store.commit(name, tag, [row["id"] for row in rows[:5]]) == 5
         if seen_by == "a task":
-            numbers(batch)
+            numbers_of_batch(batch)
 
     query = Query(work, url=any_url, queue=name, numPartitions="1")
     with pytest.raises(FencedError) as raised:
@@ -307,7 +307,7 @@ def test_messages_that_the_database_has_lost_are_not_said_to_come_again(any_url,
 @pytest.mark.every_store
 def test_a_note_that_the_database_has_lost_names_no_other_process(any_url, name):
     """It is as old as the process before this one, which has not taken over."""
-    fill(any_url, name, 2)
+    push_numbers(any_url, name, 2)
     before = []
 
     def work(batch):
@@ -325,16 +325,16 @@ def test_a_note_that_the_database_has_lost_names_no_other_process(any_url, name)
         query.run()
     with pytest.raises(FencedError, match="the database has lost its last writes, and knows only an earlier process"):
         query.run()
-    assert sizes(any_url, name).total == 2
+    assert sizes_in_store(any_url, name).total == 2
 
 
 @pytest.mark.every_store
 def test_a_query_whose_consumer_was_released_by_force_fails(any_url, name):
-    fill(any_url, name, 2)
+    push_numbers(any_url, name, 2)
     seen = []
 
     def work(batch):
-        seen.extend(numbers(batch))
+        seen.extend(numbers_of_batch(batch))
         with open_store(any_url) as store:
             ((_, consumer, owner),) = consumers(store, name)
             assert owner is not None and owner == owner_of(store, name, consumer)
@@ -344,11 +344,11 @@ def test_a_query_whose_consumer_was_released_by_force_fails(any_url, name):
     with pytest.raises(FencedError, match=r"no longer runs consumer .* released manually"):
         query.run()
     assert seen == [0]
-    assert sizes(any_url, name).total == 2, "it has committed nothing"
+    assert sizes_in_store(any_url, name).total == 2, "it has committed nothing"
 
 
 def test_hashes_are_the_same_at_every_replay(any_url, name):
-    fill(any_url, name, 100)
+    push_numbers(any_url, name, 100)
     seen, runs = {}, []
 
     def fail_at_first(batch):

@@ -24,7 +24,7 @@ def pushed_of(rows):
     return {row["payload"]: row["pushed"] for row in rows}
 
 
-def fill(url, name, **options):
+def push_at_two_moments(url, name, **options):
     """Push two messages at different moments; return when, by payload."""
     with Queue(url, name, **options) as queue:
         queue.push({"n": 1})
@@ -36,7 +36,7 @@ def fill(url, name, **options):
 
 
 def test_a_batch_read_has_it(any_url, name):
-    expected = fill(any_url, name)
+    expected = push_at_two_moments(any_url, name)
     rows = snapshot(url=any_url, queue=name)
     assert list(rows[0])[-3:] == ["tries", "pushed", "delivery_hash"]
     assert pushed_of(rows) == expected
@@ -45,7 +45,7 @@ def test_a_batch_read_has_it(any_url, name):
 
 
 def test_a_stream_has_it_and_a_batch_that_comes_again_has_the_same(any_url, name):
-    expected, seen = fill(any_url, name), []
+    expected, seen = push_at_two_moments(any_url, name), []
 
     def work(batch):
         seen.append(pushed_of(batch.rows))
@@ -61,14 +61,14 @@ def test_a_stream_has_it_and_a_batch_that_comes_again_has_the_same(any_url, name
 
 
 def test_a_log_has_it(any_url, name):
-    expected, seen = fill(any_url, name), {}
+    expected, seen = push_at_two_moments(any_url, name), {}
     Query(lambda batch: seen.update(pushed_of(batch.rows)), url=any_url, queue=name, mode="log").run()
     assert seen == expected
     assert pushed_of(snapshot(url=any_url, queue=name, mode="log")) == expected
 
 
 def test_the_history_has_it(any_url, name):
-    expected = fill(any_url, name)
+    expected = push_at_two_moments(any_url, name)
     with Queue(any_url, name, history=HOUR) as queue:
         queue.commit(*queue.reserve(1))
         queue.dead_letter(*queue.reserve(1), reason="no such flight")

@@ -9,7 +9,7 @@ import pytest
 
 from spark_queue import CheckpointError, OptionError, Queue, open_store, trim
 from spark_queue.messages.message import pushes
-from spark_queue.stores.base import SMALLEST_PARTITION
+from spark_queue.stores.limits import StoreLimits
 from spark_queue.stores.services.log.log import Log, find_retained
 from tests.spark.drive import snapshot, source
 
@@ -24,7 +24,7 @@ def partitions(**options):
 
 @pytest.mark.every_store
 def test_a_batch_read_has_as_many_partitions_as_are_wanted(any_url, name):
-    rows = 4 * SMALLEST_PARTITION
+    rows = 4 * StoreLimits.smallest_partition
     with open_store(any_url) as store:
         store.push(name, pushes([{"n": n} for n in range(rows)]))
         store.reserve(name, "c/1", 700)
@@ -48,7 +48,7 @@ def test_a_read_of_named_ids_has_one_partition(sqlite_url, name):
     from spark_queue.spark.schema import read_schema
 
     with Queue(sqlite_url, name) as queue:
-        ids = queue.push_many([{"n": n} for n in range(3 * SMALLEST_PARTITION)])
+        ids = queue.push_many([{"n": n} for n in range(3 * StoreLimits.smallest_partition)])
     options = parse_options({"url": sqlite_url, "queue": name, "numPartitions": "3"}, "snapshot")
     reader = FilteringReader(options, read_schema(options))
     assert len(reader.partitions()) == 3
@@ -115,12 +115,12 @@ def test_a_time_stands_for_the_first_message_of_that_time_or_later(any_url, name
 
 
 def test_a_place_that_a_log_does_not_have_is_refused(any_url, name, log):
-    for options, told in (
+    for options, expected in (
         ({"startingTimestamp": log + 30 * HOUR}, "none of the messages in the log .* is due then or later"),
         ({"startingOffsets": 31}, "'startingOffsets' is 31, but the log .* ends at 30"),
         ({"endingOffsets": 31}, "'endingOffsets' is 31, but the log .* ends at 30"),
     ):
-        with pytest.raises(OptionError, match=told):
+        with pytest.raises(OptionError, match=expected):
             positions(any_url, name, **options)
     trim(any_url, name, older_than=timedelta(0))
     with Queue(any_url, name) as queue, open_store(any_url) as store:
@@ -148,9 +148,9 @@ def test_a_place_in_a_log_that_does_not_exist_is_refused(any_url, name):
 
 def test_a_range_of_a_log_has_several_partitions(sqlite_url, name):
     with Queue(sqlite_url, name) as queue, open_store(sqlite_url) as store:
-        queue.push_many([{"n": n} for n in range(4 * SMALLEST_PARTITION)])
+        queue.push_many([{"n": n} for n in range(4 * StoreLimits.smallest_partition)])
         Log(store, name).latest()
-    given = {"url": sqlite_url, "queue": name, "mode": "log", "startingOffsets": str(SMALLEST_PARTITION)}
+    given = {"url": sqlite_url, "queue": name, "mode": "log", "startingOffsets": str(StoreLimits.smallest_partition)}
     assert len(partitions(**given, numPartitions="2")) == 2
     assert len(partitions(**given, numPartitions="100")) == 3
 

@@ -94,7 +94,7 @@ def test_once_takes_all_that_is_ready_in_one_batch(q):
     query = q.run(q.stream(maxRecordsPerTrigger="10"), lambda df, i: got.append(df.collect()), {"once": True})
     query.awaitTermination()
     assert [len(batch) for batch in got if batch] == [50]
-    assert q.sizes().reserved == 50, "Spark never tells a source that the last batch of `once` is done"
+    assert q.sizes().reserved == 50, "a source never learns from Spark that the last batch of `once` is done"
     assert drain(query, q.url) == 50
     assert q.sizes().reserved == 0
 
@@ -242,7 +242,7 @@ def test_a_failed_task_is_tried_again_with_the_same_rows(q):
 # --- competition and leases -----------------------------------------------------------------------
 
 
-def test_queries_and_clients_compete_for_a_queue_and_nobody_gets_what_another_holds(q_any, tmp_path):
+def test_queries_and_clients_compete_for_a_queue_and_none_gets_what_another_holds(q_any, tmp_path):
     total = 1_500
     q_any.push([{"n": n} for n in range(total)])
     seen, plain, done = [], [], threading.Event()
@@ -312,7 +312,7 @@ def test_what_a_dead_query_held_comes_back_when_its_lease_ends(q_any):
         assert other.reserve(10) == []
         (held,) = store.reservations(q_any.name)
         assert 0 < (held.until or 0) - store.now() <= 3_600_000
-        assert store.renew(q_any.name, held.tag, 0) == 10  # from now on its lease is over
+        assert store.renew(q_any.name, held.tag, 0) == 10  # its lease has ended now
         assert {message.tries for message in other.reserve(10)} == {1}
 
 
@@ -470,7 +470,7 @@ def test_settle_refuses_what_it_does_not_know(q):
 
 
 @admission
-def test_the_progress_tells_the_backlog(q_any):
+def test_the_progress_has_the_backlog(q_any):
     q_any.push([{"n": n} for n in range(30)])
     q_any.push([{"n": 0}], delay=3600)
     query = q_any.run(q_any.stream(maxRecordsPerTrigger="10"), lambda df, i: df.collect())

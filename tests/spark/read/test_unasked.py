@@ -82,7 +82,7 @@ def test_two_queries_of_one_dataframe_share_the_messages(q):
 
 @pytest.fixture
 def short(monkeypatch):
-    monkeypatch.setattr(unasked, "ASK_TIMEOUT", 0.2)
+    monkeypatch.setattr(unasked, "ASK_TIMEOUT", 0.2)  # of Spark's reader
 
 
 def test_a_reader_waits_until_that_of_another_query_is_asked(tmp_path):

@@ -13,16 +13,12 @@ from spark_queue.spark.read import proof
 from spark_queue.stores.services.owner import Batch
 from spark_queue.stores.services.reading import READING_NOTE, Reading
 from spark_queue.stores.types import queue_note_key
+from tests.queues import push_numbers
 from tests.spark.drive import TEXT, Query, Write, forget_ledger
 
 
 class Died(Exception):
     """The process of a query is gone."""
-
-
-def fill(url, name, rows):
-    with Queue(url, name) as queue:
-        queue.push_many([{"n": n} for n in range(rows)])
 
 
 def left(url, name):
@@ -59,7 +55,7 @@ NOT_READ = [read_nothing, read_one_task, take_less]
 @pytest.fixture
 def query(any_url, name):
     """Make a query with two tasks a batch, and ten messages."""
-    fill(any_url, name, 10)
+    push_numbers(any_url, name, 10)
 
     def make(work, **options):
         given = {"url": any_url, "queue": name, "onUnread": "fail", "numPartitions": "2", "minPartitions": "2"}
@@ -101,7 +97,7 @@ def test_the_ways_on(any_url, name, query):
     unread.run()
     assert sorted(one["n"] for one in seen) == [*range(10)]
     assert left(any_url, name) == 0
-    fill(any_url, name, 4)
+    push_numbers(any_url, name, 4)
     unread.work = read_one_task
     fails(unread)
     unread.options["onUnread"] = "warn"
@@ -124,7 +120,7 @@ def test_any_complete_reading_of_a_task_counts_and_attempts_count_once(any_url, 
         read_one_task(batch)
         read_one_task(batch)
 
-    fill(any_url, name, 10)
+    push_numbers(any_url, name, 10)
     fails(query(twice), "1 of 2 tasks read all their messages")
 
 
@@ -228,8 +224,8 @@ def test_without_a_listener_nothing_is_read_or_committed(any_url, name, query, m
     unheard.listened = False
     with pytest.raises(OptionError, match=r"'onUnread' is fail, which needs a session of spark_queue\.session\(\)"):
         unheard.run()
-    monkeypatch.setattr(proof, "REPORT_TIMEOUT", 0.05)
-    fill(any_url, name, 10)
+    monkeypatch.setattr(proof, "REPORT_TIMEOUT", 0.05)  # of Spark's reader
+    push_numbers(any_url, name, 10)
     silent = query(read_all)
     silent.reports = False
     with pytest.raises(OptionError, match=r"Spark has not reported in 0 s how many rows .* so none was removed"):
@@ -264,7 +260,7 @@ def test_by_default_it_is_committed_and_nothing_is_noted(any_url, name, query, c
 def test_several_inputs(any_url, name, how, work):
     names = [f"{name}.a", f"{name}.b"]
     for one in names:
-        fill(any_url, one, 4)
+        push_numbers(any_url, one, 4)
     inputs = {"a": {"queue": names[0], "mode": "log" if how == "with a log" else "queue"}, "b": {"queue": names[1]}}
     if how == "one":
         del inputs["a"]
@@ -282,11 +278,11 @@ def test_several_inputs(any_url, name, how, work):
 
 
 def test_what_was_prefetched_is_proved_too(any_url, name):
-    fill(any_url, name, 300)
+    push_numbers(any_url, name, 300)
     query = Query(read_all, url=any_url, queue=name, onUnread="fail", maxRecordsPerTrigger="100", reserveAhead="true")
     query.run()
     assert left(any_url, name) == 0
-    fill(any_url, name, 300)
+    push_numbers(any_url, name, 300)
     query.work = lambda batch: read_all(batch) if batch.number < 4 else None
     fails(query)
     assert left(any_url, name) == 200
@@ -313,7 +309,7 @@ def test_the_notes_of_a_consumer_do_not_grow_and_go_with_its_queue(any_url, name
     """How they age: see test_ageing.py."""
     many = query(read_all, maxRecordsPerTrigger="2")
     many.run()
-    fill(any_url, name, 6)
+    push_numbers(any_url, name, 6)
     many.run()
     assert len(notes(any_url, name)) == 4, "the plan, what Spark took, and one of each task"
     with open_store(any_url) as store:

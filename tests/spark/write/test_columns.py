@@ -85,7 +85,7 @@ def text(request):
     return request.param
 
 
-def write(schema, rows, **options):
+def write_batch(schema, rows, **options):
     """Write rows as a batch. Spark passes CHAR and VARCHAR as the texts that they are."""
     writing = Write(schema, **options)
     writing.schema = from_arrow_schema(rows.schema)
@@ -98,7 +98,7 @@ def test_a_char_is_a_text_in_each_column_of_a_push(any_url, name, text):
     rows = pa.record_batch({one: [row[one]] for one in columns})
     headers = pa.array([[("k", "v")]], pa.map_(pa.string(), pa.string()))
     schema = StructType([StructField(one, text) for one in columns]).add("headers", MapType(text, text))
-    write(schema, rows.append_column("headers", headers), url=any_url)
+    write_batch(schema, rows.append_column("headers", headers), url=any_url)
     [message] = found(any_url, name)
     assert (message.id, message.payload, message.headers) == ("x", {"a": 1}, {"k": "v"})
 
@@ -110,7 +110,7 @@ def test_a_char_is_a_text_in_each_column_of_a_settle(sqlite_url, name, text):
     row = {"id": id, "outcome": "dead", "reason": "broken", "payload": '{"a":2}'}
     rows = pa.record_batch({column: pa.array([one], pa.string()) for column, one in row.items()})
     schema = StructType([StructField(one, text) for one in rows.schema.names])
-    write(schema, rows, url=sqlite_url, queue=name, operation="settle", consumer="etl")
+    write_batch(schema, rows, url=sqlite_url, queue=name, operation="settle", consumer="etl")
     [letter] = found(sqlite_url, f"{name}.dead")
     assert letter.payload == {"a": 1} and "broken" in letter.headers.values()
 

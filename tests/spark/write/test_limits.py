@@ -43,7 +43,7 @@ def address(url_of):
     return find
 
 
-def put(url, queue, limits, number):
+def push_all_kinds(url, queue, limits, number):
     """Push messages, bad ones as dead letters, and messages of older versions. Return how many there are."""
     rows = 0
     for kind, batch in limits.batches(number):
@@ -82,7 +82,7 @@ def forward(source, queue, target, to, delivery):
     query.run()
 
 
-def found(url, queue):
+def rows_in(url, queue):
     with open_store(url) as store:
         return [row for batch in store.peek(queue, check_json=False) for row in batch.to_pylist()]
 
@@ -107,18 +107,18 @@ def test_each_message_arrives_or_is_a_dead_letter(pair, seed, address):
     number = 12 if seed == 1 else 40
     queue, to = f"{name}.from", f"{name}.to"
     try:
-        given = put(source, queue, Limits(seed, largest=seed > 1), number)
+        given = push_all_kinds(source, queue, Limits(seed, largest=seed > 1), number)
         forward(source, queue, target, to, delivery)
-        arrived = len(found(target, to))
-        refused, lost = len(found(source, f"{queue}.dead")), len(found(target, f"{to}.dead"))
+        arrived = len(rows_in(target, to))
+        refused, lost = len(rows_in(source, f"{queue}.dead")), len(rows_in(target, f"{to}.dead"))
         print(f"{pair} {delivery}: {given} = {arrived} arrived + {refused} dead at the source + {lost} at the sink")
         with open_store(source) as store:
             assert store.sizes(queue).total == 0, "nothing waits"
         assert arrived + refused + lost == given
         bury(target, to)
-        letters = found(target, f"{to}.dead")
+        letters = rows_in(target, f"{to}.dead")
         assert len(letters) + refused == given
-        assert not found(target, to)
+        assert not rows_in(target, to)
         rules = Counter(broken_rule(dict(one["headers"])) for one in letters)
         assert set(rules) <= {None}, "a dead letter keeps the bounds of headers"
         assert all(dict(one["headers"])["x-error"] for one in letters)

@@ -87,7 +87,7 @@ def query(request, tmp_path):
     return Sink(tmp_path, request.param)
 
 
-def all_of(*batches):
+def numbers_of_batches(*batches):
     return Counter(n for batch in batches for n in (batch * 10, batch * 10 + 1))
 
 
@@ -119,8 +119,8 @@ def test_a_database_that_was_put_back_is_named_and_the_hint_leads_on(query, last
     query.run(last + 1)  # again, or the next one
     query.run(last + 2)
     kept = [] if copied is None else range(copied + 1)
-    assert query.numbers(lost) == all_of(*kept, last + 1, last + 2), "its lost rows are not repeated"
-    assert query.numbers(other) == all_of(*range(last + 3))
+    assert query.numbers(lost) == numbers_of_batches(*kept, last + 1, last + 2), "its lost rows are not repeated"
+    assert query.numbers(other) == numbers_of_batches(*range(last + 3))
     assert not any(staged for _, staged, _ in query.state())
 
 
@@ -150,6 +150,6 @@ def test_a_failover_that_took_back_a_publish_loses_none_of_the_rows_that_are_sta
     query.run(following)
     query.run(2)
     query.run(3)
-    assert query.numbers(lost) == all_of(0, 2, 3) + Counter(rows)
-    assert query.numbers(other) == all_of(*range(4))
+    assert query.numbers(lost) == numbers_of_batches(0, 2, 3) + Counter(rows)
+    assert query.numbers(other) == numbers_of_batches(*range(4))
     assert not any(staged for _, staged, _ in query.state())

@@ -1,8 +1,7 @@
-"""The sink without Spark: tasks stage and drivers publish, in every order and with every death."""
+"""Exactly-once writes: batches that are visible as a whole or not at all, decided once."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from contextlib import contextmanager
 
@@ -13,15 +12,12 @@ from spark_queue import (
     CheckpointError,
     FencedError,
     MessageError,
-    OptionError,
     Queue,
-    SchemaError,
     StoreError,
     open_store,
 )
 from spark_queue.admin.sinks import RecoveredSink, recover
-from spark_queue.spark import encode as spark_rows
-from spark_queue.stores.base import Store
+from spark_queue.spark import encode
 from spark_queue.stores.conformance.waiting import wait_until
 from spark_queue.stores.services.ledger import Ledger, delete_sink, inherit_ledger, ledger_of, set_ledger
 from tests.spark.drive import (
@@ -38,6 +34,7 @@ from tests.spark.drive import (
     rows,
     save,
 )
+from tests.spark.write.drivers import Killed
 
 pytestmark = pytest.mark.every_store
 
@@ -45,18 +42,14 @@ pytestmark = pytest.mark.every_store
 @pytest.fixture
 def at_once(monkeypatch):
     """Let tasks stage each batch when the next one comes, none together; a row is a batch."""
-    monkeypatch.setattr(spark_rows, "COALESCED_ROWS", 1)
-    monkeypatch.setattr(spark_rows, "ROWS_PER_BATCH", 1)
+    monkeypatch.setattr(encode, "COALESCED_ROWS", 1)  # of a Spark task
+    monkeypatch.setattr(encode, "ROWS_PER_BATCH", 1)  # of a Spark task
 
 
 def pieces(values, count):
-    """These values in so many partitions."""
+    """These values in this number of partitions."""
     values = list(values)
     return [attempt(values[start::count]) for start in range(count)]
-
-
-class Killed(BaseException):
-    """Ends a driver, or a task, as a kill does: nothing is tidied up."""
 
 
 @contextmanager
@@ -314,7 +307,7 @@ def test_an_abort_keeps_what_the_ledger_has_decided_on(any_url, name, out, drive
     assert left_behind(any_url, name) == []
 
 
-def test_rows_that_somebody_discarded_are_missed_before_anything_is_visible(any_url, out, driver):
+def test_discarded_rows_are_missed_before_anything_is_visible(any_url, out, driver):
     write = driver(0)
     first, second = write.task([attempt(["x"])], 0), write.task([attempt(["y"])], 1)
     with open_store(any_url) as store:
@@ -390,7 +383,7 @@ def test_a_failing_task_leaves_nothing_visible(any_url, name, out, sink):
         assert payloads(any_url, out) == []
         if query is None:
             assert left_behind(any_url, name) == []
-        else:  # Spark does not tell what the failed attempt has staged: the next one sweeps it
+        else:  # Spark does not say what the failed attempt has staged: the next one sweeps it
             assert [one.rows for one in left_behind(any_url, name)] == [1]
             Write(ATTEMPT, query=query, url=any_url, queue=out).run(*parts)
             assert sorted(payloads(any_url, out)) == list(range(30))
@@ -480,8 +473,10 @@ def test_a_lower_version_in_a_job_is_skipped_with_a_warning(any_url, out, sink, 
     for version in ("4", "3", "4"):
         save(attempt([version]), url=any_url, queue=out, txnAppId=sink, txnVersion=version)
     assert payloads(any_url, out) == ["4"]
-    told = [one.getMessage() for one in caplog.records]
-    assert told == [f"txnVersion 3 of txnAppId {sink} is below 4, the last one that was written: nothing was written"]
+    reported = [one.getMessage() for one in caplog.records]
+    assert reported == [
+        f"txnVersion 3 of txnAppId {sink} is below 4, the last one that was written: nothing was written"
+    ]
 
 
 def test_the_first_query_goes_on_with_the_ledger_of_an_older_version(any_url, out, sink, in_query):
@@ -519,156 +514,3 @@ def test_ids_are_the_same_whenever_a_batch_is_written(any_url, out, sink):
     assert ids[0] == ids[1]
     assert len(ids[0]) == 1_000
     assert all(len(id) == 24 and int(id, 16) for id in ids[0])
-
-
-# --- several databases ----------------------------------------------------------------------------
-
-
-@pytest.fixture
-def urls(any_url, tmp_path):
-    """Two databases, by name."""
-    return {"here": any_url, "there": f"sqlite:///{tmp_path}/there.db"}
-
-
-def at(values, *names):
-    """These values in several databases, each in its turn."""
-    values = list(values)
-    return attempt(values, ns=[names[n % len(names)] for n in range(len(values))])
-
-
-def test_a_write_reaches_several_databases(urls, name, out):
-    parts = [at(range(start, start + 1_500), "there", "here", "here") for start in (0, 1_500, 3_000)]
-    save(*parts, urls=json.dumps(urls), queue=out)
-    assert sorted(payloads(urls["there"], out)) == list(range(0, 4_500, 3))
-    assert sorted(payloads(urls["here"], out)) == [n for n in range(4_500) if n % 3]
-    for url in urls.values():
-        assert left_behind(url, name) == []
-
-
-def test_a_database_that_joins_takes_part_from_the_next_version_on(urls, name, out, sink):
-    here = {"url": urls["here"], "queue": out, "txnAppId": sink, "txnVersion": "5"}
-    save(attempt(range(10)), **here)
-    for version in ("5", "5", "6"):
-        options = {"urls": json.dumps(urls), "queue": out, "txnAppId": sink, "txnVersion": version}
-        save(at(range(10), "there"), at(range(10), "here"), **options)
-    assert Counter(payloads(urls["here"], out)) == Counter(2 * list(range(10)))
-    assert Counter(payloads(urls["there"], out)) == Counter(range(10))
-    for url in urls.values():
-        assert left_behind(url, name) == []
-
-
-def test_a_driver_that_dies_between_two_databases_is_finished_by_the_next(urls, name, out, sink):
-    parts = [at(range(10), "here", "there"), at(range(10, 20), "there", "here")]
-
-    def driver():
-        return Write(parts[0].schema, query=sink, urls=json.dumps(urls), queue=out)
-
-    first = driver()
-    written = [first.task([one], number) for number, one in enumerate(parts)]
-    usual, decided = Store.publish, []
-
-    def dies_at_the_second(store, stages):
-        decided.append(store)
-        if len(decided) == 2:
-            raise Killed
-        return usual(store, stages)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Store, "publish", dies_at_the_second)
-        with pytest.raises(Killed):
-            first.commit(*written)
-    assert len(payloads(urls["here"], out)) == 10 and payloads(urls["there"], out) == []
-    driver().run(*parts)
-    assert sorted(payloads(urls["here"], out) + payloads(urls["there"], out)) == list(range(20))
-    for url in urls.values():
-        assert left_behind(url, name) == []
-
-
-def either(streaming, urls, out, sink, batch, *parts):
-    """Write to several databases, as a batch of a query or by a batch write."""
-    options = {"urls": json.dumps(urls), "queue": out}
-    Write(parts[0].schema, **options, **({"query": sink, "batch": batch} if streaming else {})).run(*parts)
-
-
-@pytest.mark.parametrize("streaming", [True, False])
-def test_a_database_may_have_several_names(any_url, name, out, sink, streaming):
-    """If one of them gets no row of a batch, the stages of the other do not count as abandoned."""
-    urls = dict.fromkeys(("first", "second"), any_url)
-    for batch, names in enumerate((["second"], ["first", "second"])):
-        either(streaming, urls, out, sink, batch, at(range(9), *names))
-    assert Counter(payloads(any_url, out)) == Counter(2 * list(range(9)))
-    assert left_behind(any_url, name) == []
-
-
-@pytest.mark.parametrize("streaming", [True, False])
-def test_one_database_under_two_urls_is_refused_before_anything_is_visible(name, tmp_path, streaming):
-    (tmp_path / "data").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "data")
-    url, out = f"sqlite:///{tmp_path}/data/both.db", f"{name}.out"
-    urls = {"first": url, "second": f"sqlite:///{tmp_path}/link/both.db"}
-    with pytest.raises(OptionError, match="same database under two URLs"):
-        either(streaming, urls, out, "sink", 0, at(range(9), "second"))
-    assert payloads(url, out) == []
-    assert left_behind(url, name) == []
-
-
-def test_databases_may_join_a_stream_and_leave_it_by_hand(any_url, out, sink, tmp_path):
-    urls = {name: f"sqlite:///{tmp_path}/{name}.db" for name in ("one", "three")} | {"two": any_url}
-    for number, names in enumerate((["one"], ["one", "two"], ["two"], ["one", "two", "three"])):
-        some = {name: urls[name] for name in names}
-        if names == ["two"]:
-            way_on = rf"batch 1 was also written to 'one'.* ledger set URL {sink} 1 for each of the others"
-            with pytest.raises(CheckpointError, match=way_on):
-                either(True, some, out, sink, number, at([number], "two"))
-            assert payloads(urls["two"], out) == [1]
-            with open_store(urls["two"]) as store:
-                set_ledger(store, sink, 1)
-        either(True, some, out, sink, number, *(at([number], name) for name in names))
-    assert {name: sorted(payloads(url, out)) for name, url in urls.items()} == {
-        "one": [0, 1, 3], "two": [1, 2, 3], "three": [3],
-    }  # fmt: skip
-
-
-def test_a_ledger_that_is_lost_is_not_taken_for_a_database_that_joins(urls, out, sink):
-    for batch in (0, 1):
-        either(True, urls, out, sink, batch, at([batch], "here"))
-    for lost in urls.values():
-        with open_store(lost) as store:
-            note = store.note(f"ledger/{sink}")
-        forget_ledger(lost, sink)
-        with pytest.raises(CheckpointError, match="it has no ledger"):
-            either(True, urls, out, sink, 2, at([2], "here"))
-        with open_store(lost) as store:
-            assert note is not None and store.set_note(f"ledger/{sink}", note.value, 0)
-    either(True, urls, out, sink, 2, at([2], "here"))
-    assert sorted(payloads(urls["here"], out)) == [0, 1, 2]
-
-
-ONE, NS = pa.record_batch({"payload": ["1"]}), pa.field("ns", pa.string())
-
-
-@pytest.mark.parametrize(
-    ("options", "batch", "error", "message"),
-    [
-        ({"urls": "[]"}, rows([1], ns="a"), OptionError, "option 'urls' is .hidden. but must be a JSON object"),
-        ({"urls": '{"a": "sqlite:///x.db"}'}, ONE, SchemaError, "column 'ns' is missing"),
-        (
-            {"urls": '{"here": "sqlite:///x.db"}'},
-            rows([1], ns="her"),
-            MessageError,
-            "has no database 'her'; did you mean 'here'",
-        ),
-        (
-            {"urls": '{"here": "sqlite:///x.db"}'},
-            ONE.append_column(NS, pa.array([None], pa.string())),
-            MessageError,
-            "its ns is NULL",
-        ),
-        ({"urls": '{"a": "sqlite:///x.db"}', "url": "sqlite:///y.db"}, ONE, OptionError, "exclude each other"),
-        ({"url": "sqlite:///y.db"}, rows([1], ns="a"), SchemaError, "column 'ns' names one of several databases"),
-    ],
-)
-def test_databases_that_cannot_be_meant_are_refused(tmp_path, monkeypatch, options, batch, error, message):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(error, match=message):
-        save(batch, **options, queue="out")

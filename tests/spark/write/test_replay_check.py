@@ -12,6 +12,7 @@ from pyspark.errors import StreamingQueryException
 from spark_queue import CheckpointError, OptionError, Queue, open_store
 from spark_queue.admin.sinks import set_ledger
 from spark_queue.options.roles import parse_options
+from spark_queue.stores.conformance.limits import with_limits
 from spark_queue.stores.services import row_hashes
 from spark_queue.stores.services.ledger import ledger_of
 from tests.spark.drive import Query, Write, attempt, change_ledger, left_behind, payloads, rows, save
@@ -20,10 +21,9 @@ pytestmark = pytest.mark.every_store
 
 
 @pytest.fixture
-def few(monkeypatch):
+def few(set_limits):
     """Let the ledger itself have two hashes, and a note three."""
-    monkeypatch.setattr(row_hashes, "MAX_IN_LEDGER", 2)
-    monkeypatch.setattr(row_hashes, "HASHES_PER_NOTE", 3)
+    set_limits(hashes_in_ledger=2, hashes_per_note=3)
 
 
 @pytest.fixture(params=["in the ledger", "in notes"])
@@ -149,8 +149,8 @@ def test_a_batch_without_rows_gets_none(any_url, out, driver):
         driver(0).run(attempt(["a"]))
 
 
-def test_more_rows_than_are_compared(any_url, out, driver, monkeypatch, caplog):
-    monkeypatch.setattr(row_hashes, "MAX_COMPARED_ROWS", 3)
+@with_limits(compared_rows=3)
+def test_more_rows_than_are_compared(any_url, out, driver, caplog):
     driver(0).run(attempt(range(4)))
     assert "has more than 3 rows: they are not compared" in caplog.text
     driver(0).run(attempt(["other"]))
@@ -177,8 +177,8 @@ def test_a_job_warns_of_other_rows(any_url, out, sink, caplog):
     for value in ("a", "a", "b"):
         save(attempt([value]), url=any_url, queue=out, txnAppId=sink, txnVersion="4")
     assert payloads(any_url, out) == ["a"]
-    told = [one.getMessage() for one in caplog.records]
-    assert told == [
+    reported = [one.getMessage() for one in caplog.records]
+    assert reported == [
         f"txnVersion 4 of txnAppId {sink} was written before, without 1 row that it has now: nothing was written"
     ]
 

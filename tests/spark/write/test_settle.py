@@ -12,15 +12,11 @@ from spark_queue.stores import store_class
 from spark_queue.stores.services.owner import Batch, revoke
 from spark_queue.stores.services.ownership import Ownership
 from tests import registered
+from tests.queues import push_numbers
 from tests.spark.begun import begin_batch
 from tests.spark.drive import Query, Write, found, payloads
 
 pytestmark = pytest.mark.every_store
-
-
-def fill(url, name, total):
-    with Queue(url, name) as queue:
-        return queue.push_many([{"n": n} for n in range(total)])
 
 
 def sizes(url, name):
@@ -48,7 +44,7 @@ BATCH = "etl/1/1.1"
 
 def hold(url, name):
     """Let a query of the consumer `etl` work on eight messages, and return their ids."""
-    ids = fill(url, name, 8)
+    ids = push_numbers(url, name, 8)
     begin_batch(url, name)
     return ids
 
@@ -75,7 +71,7 @@ def forwarding_url(request, url_of):
 
 
 def test_settle_gives_every_message_its_own_outcome(any_url, name):
-    fill(any_url, name, 8)
+    push_numbers(any_url, name, 8)
 
     def work(batch):
         given = {row["id"]: n for row, n in zip(batch.rows, (one["n"] for one in batch.payloads), strict=True)}
@@ -100,7 +96,7 @@ def test_settle_gives_every_message_its_own_outcome(any_url, name):
 
 
 def test_settling_in_a_batch_is_no_loss(any_url, name):
-    fill(any_url, name, 20)
+    push_numbers(any_url, name, 20)
     sizes_seen = []
 
     def work(batch):
@@ -117,7 +113,7 @@ def test_settling_in_a_batch_is_no_loss(any_url, name):
 
 
 def test_tasks_that_settle_at_the_same_time_are_no_loss(any_url, name):
-    fill(any_url, name, 40)
+    push_numbers(any_url, name, 40)
 
     def work(batch):
         ids = [row["id"] for row in batch.rows]
@@ -180,7 +176,7 @@ def taken_by_another(url, name, held, what, rest):
 
 
 @pytest.mark.parametrize("outcome", ["commit", "rollback", "dead"])
-def test_an_attempt_that_outlives_its_batch_settles_nothing(any_url, name, held, outcome):
+def test_an_attempt_that_ends_after_its_batch_settles_nothing(any_url, name, held, outcome):
     what = outcomes(held, outcome, reason="why")
     late = settling(what, any_url, name)  # planned in the first batch
     with open_store(any_url) as store:
@@ -195,7 +191,7 @@ def test_an_attempt_that_outlives_its_batch_settles_nothing(any_url, name, held,
 
 
 def test_what_is_reserved_ahead_is_not_settled(any_url, name, held):
-    ahead = fill(any_url, name, 4)
+    ahead = push_numbers(any_url, name, 4)
     with open_store(any_url) as store:
         store.reserve(name, "etl/1/2.1", 4, lease=None)
         settle(outcomes(held + ahead, "commit"), any_url, name)
@@ -203,7 +199,7 @@ def test_what_is_reserved_ahead_is_not_settled(any_url, name, held):
 
 
 def test_settling_outside_a_batch_is_refused(any_url, name):
-    ids = fill(any_url, name, 8)
+    ids = push_numbers(any_url, name, 8)
     what = outcomes(ids, "commit")
     nothing = "no query that reads queue .* as consumer 'etl' works on a batch"
     with open_store(any_url) as store:
@@ -233,7 +229,7 @@ def test_a_consumer_settles_only_what_it_holds(any_url, name, held):
 
 
 def test_a_message_that_is_given_back_too_often_dies_with_its_reason(any_url, name):
-    fill(any_url, name, 2)
+    push_numbers(any_url, name, 2)
     runs = []
 
     def work(batch):
@@ -285,7 +281,7 @@ def test_a_target_that_is_null_or_no_text_is_one_bad_row(forwarding_url, name):
 
 
 def test_every_way_out_is_history(any_url, name):
-    fill(any_url, name, 4)
+    push_numbers(any_url, name, 4)
 
     def work(batch):
         ids = [row["id"] for row in batch.rows]
@@ -323,7 +319,7 @@ def test_settle_refuses_what_it_does_not_know(any_url, name, held):
     ("stream", "settles", "kept"), [("1h", {}, True), ("1h", {"history": "0s"}, False), ("0s", {}, False)]
 )
 def test_settle_keeps_a_history_as_its_stream_does_unless_it_says_otherwise(any_url, name, stream, settles, kept):
-    fill(any_url, name, 3)
+    push_numbers(any_url, name, 3)
     seen = []
 
     def work(batch):
@@ -333,13 +329,13 @@ def test_settle_keeps_a_history_as_its_stream_does_unless_it_says_otherwise(any_
 
     Query(work, url=any_url, queue=name, consumer="rechecks", history=stream, numPartitions="1").run()
     with open_store(any_url) as store:
-        told = {row["id"] for batch in store.peek(name, view="history") for row in batch.to_pylist()}
-    assert told == (seen[0] if kept else set())
+        reported = {row["id"] for batch in store.peek(name, view="history") for row in batch.to_pylist()}
+    assert reported == (seen[0] if kept else set())
 
 
 def test_settle_follows_its_stream_when_that_keeps_a_history_no_more(any_url, name):
     for history in ("1h", "0s"):
-        fill(any_url, name, 1)
+        push_numbers(any_url, name, 1)
         work = lambda batch: settle(outcomes([row["id"] for row in batch.rows], "commit"), any_url, name)  # noqa: E731
         Query(work, url=any_url, queue=name, consumer="etl", history=history).run()
     with open_store(any_url) as store:

@@ -52,7 +52,7 @@ def test_each_other_outcome_works_in_each_layout(layout_url, name, held, outcome
     assert left.dead == (4 if outcome == "dead" else 0)
 
 
-def test_a_target_that_is_none_is_a_bad_row(url_of, name):
+def test_an_invalid_target_is_a_bad_row(url_of, name):
     url = registered.in_layout(url_of("mongodb"), "pl-mongo")
     with Queue(url, name) as queue:
         ids = queue.push_many([{"n": n} for n in range(4)])

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_queue.spark import encode as rows
+from spark_queue.spark import encode
 from spark_queue.spark.worker import BackgroundWriter
 
 
@@ -26,8 +26,8 @@ def numbered(sizes, width=1):
 @given(st.lists(st.integers(0, 120), max_size=12))
 def test_small_batches_go_together_and_keep_their_order(sizes):
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(rows, "COALESCED_ROWS", 100)
-        found = [batch.column("payload").to_pylist() for batch in rows.coalesce_batches(numbered(sizes))]
+        patched.setattr(encode, "COALESCED_ROWS", 100)  # of a Spark task
+        found = [batch.column("payload").to_pylist() for batch in encode.coalesce_batches(numbered(sizes))]
     assert [text for texts in found for text in texts] == [str(number) for number in range(sum(sizes))]
     assert all(found), "none is empty"
     assert all(len(texts) <= 100 or len(texts) in sizes for texts in found), "one that is larger stays whole"
@@ -36,8 +36,8 @@ def test_small_batches_go_together_and_keep_their_order(sizes):
 
 
 def test_what_is_large_goes_alone(monkeypatch):
-    monkeypatch.setattr(rows, "COALESCED_BYTES", 10_000)
-    found = [batch.num_rows for batch in rows.coalesce_batches(numbered([10, 10, 10], width=700))]
+    monkeypatch.setattr(encode, "COALESCED_BYTES", 10_000)  # of a Spark task
+    found = [batch.num_rows for batch in encode.coalesce_batches(numbered([10, 10, 10], width=700))]
     assert found == [10, 10, 10]
 
 

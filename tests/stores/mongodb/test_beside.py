@@ -62,7 +62,7 @@ def test_without_parameters_they_are_beside_the_queues():
         assert store._beside.statistics().full_name == "keuss_stats.keuss_stats"
 
 
-def test_the_database_of_signals_that_is_down_is_told_without_its_password(caplog, mongodb_url):
+def test_a_database_of_signals_that_is_down_is_reported_without_its_password(caplog, mongodb_url):
     place = quote(f"redis://u:{SECRET}@127.0.0.1:1/0", safe="")
     with open_store(f"{mongodb_url}{'&' if '?' in mongodb_url else '?'}signals={place}", retry_timeout=0) as store:
         from spark_queue import Queue

@@ -31,7 +31,7 @@ def all_stored(payloads):
     return [bson.decode(bson.encode(one, codec_options=CODEC), CODEC)["payload"] for one in documents]
 
 
-def stored(payload):
+def store_and_read(payload):
     return all_stored([payload])[0]
 
 
@@ -68,7 +68,7 @@ def test_the_cases_are_what_they_should_be():
 def test_what_only_looks_like_extended_json_stays_as_it_is(value):
     for payload in (value, [value], {"a": {"b": value}}):
         text = orjson.dumps(payload)
-        assert from_bson(stored(text)) == (text, "json")
+        assert from_bson(store_and_read(text)) == (text, "json")
 
 
 def test_each_object_is_read_by_itself():
@@ -77,13 +77,13 @@ def test_each_object_is_read_by_itself():
         "id": {"$oid": None},
         "ref": [{"$oid": "5f1d7e0123456789abcdef01"}],
     }
-    assert stored(orjson.dumps(value)) == {
+    assert store_and_read(orjson.dumps(value)) == {
         "at": DatetimeMS(1704067200000), "id": {"$oid": None}, "ref": [ObjectId("5f1d7e0123456789abcdef01")],
     }  # fmt: skip
 
 
 def test_names_with_an_escaped_dollar_are_names():
-    assert from_bson(stored(b'{"\\u0024oid":null,"a":{"\\u0024date":true}}')) == (
+    assert from_bson(store_and_read(b'{"\\u0024oid":null,"a":{"\\u0024date":true}}')) == (
         b'{"$oid":null,"a":{"$date":true}}', "json"
     )  # fmt: skip
 
@@ -97,12 +97,12 @@ def test_names_with_an_escaped_dollar_are_names():
 )  # fmt: skip
 def test_a_reference_in_another_order_is_refused(text):
     with pytest.raises(ValueError, match="these two come first"):
-        stored(text)
+        store_and_read(text)
 
 
 @pytest.mark.parametrize("text", [b'"$oid"', b'["$oid"]', b'"\\u0024"', b'[{"$a":1},"$b"]'])
 def test_a_dollar_in_a_text_is_no_name(text):
-    value = stored(text)
+    value = store_and_read(text)
     assert load_json(from_bson(value)[0]) == load_json(text) if type(value) is not str else value == load_json(text)
 
 
@@ -111,7 +111,7 @@ def test_an_object_deep_inside_its_like_takes_no_time_of_its_own():
     for _ in range(45):
         value = {"$code": "f()", "$scope": value}
     text = orjson.dumps(value)
-    assert from_bson(stored(text)) == (text, "json")
+    assert from_bson(store_and_read(text)) == (text, "json")
 
 
 VALUES = [
@@ -173,7 +173,7 @@ def test_what_others_wrote_goes_in_again_as_it_was_read(batches):
 def test_types_of_old_programs_are_read(element, text):
     found = bson.decode(len(element + bytes(5)).to_bytes(4, "little") + element + b"\0", CODEC)
     assert from_bson(found) == (text, "json")
-    assert from_bson(stored(text)) == (text, "json")
+    assert from_bson(store_and_read(text)) == (text, "json")
 
 
 @pytest.mark.parametrize(
@@ -188,4 +188,4 @@ def test_types_of_old_programs_are_read(element, text):
 )  # fmt: skip
 def test_a_type_that_json_lacks_is_that_type_again(value):
     text, kind = from_bson({"v": value})
-    assert kind == "json" and stored(text) == {"v": value}
+    assert kind == "json" and store_and_read(text) == {"v": value}

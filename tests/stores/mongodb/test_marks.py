@@ -1,10 +1,9 @@
-"""Collections of other programs: they are refused, and stay as they are. Queues of any age are none of these."""
+"""Collections of MongoDB that are queues, and those of applications."""
 
 from __future__ import annotations
 
 import uuid
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -15,31 +14,37 @@ from pymongo.database import Database
 
 from spark_queue import NotAQueue, OptionError, open_store
 from spark_queue.messages.message import messages, pushes
-from spark_queue.stores.mongodb import marks
-from spark_queue.stores.mongodb import store as mongodb
+from spark_queue.stores.conformance.limits import limits_of, with_limits
+from spark_queue.stores.mongodb.limits import MongoLimits
 from spark_queue.stores.types import Condition, DeadLetterInfo, Sizes
+from tests.stores.mongodb.applications import (
+    FIRST,
+    PAST,
+    as_it_is,
+    capped,
+    is_whole,
+    like_messages,
+    of_another_layout,
+    same_name_of_index,
+    time_series,
+    view,
+)
 
-PAST = datetime(2020, 1, 1, tzinfo=UTC)
 LAYOUTS = ["mongo", "ps-mongo", "pl-mongo", "bucket-mongo-safe"]
 
-#: The indexes that a queue has had since the first commit, by layout, and the one of buckets, which came later.
-FIRST: list[Any] = [
-    ([("processed", 1), ("mature", 1), ("_id", 1)], {"name": "spark_queue_ready"}),
-    (
-        [("_tag", 1), ("_mature", 1), ("_id", 1)],
-        {"name": "spark_queue_held", "partialFilterExpression": {"reserved": {"$exists": True}}},
-    ),
-    ([("_until", 1)], {"name": "spark_queue_ending", "sparse": True, "expireAfterSeconds": 0}),
-]
 REST = [("processed", 1), ("mature", 1), ("_tag", 1)]
+
 BUCKETS = (
     [("rows", 1), *REST],
     {"name": "spark_queue_buckets", "partialFilterExpression": {"rows": {"$exists": True}}},
 )
+
 COUNTED = ([("n", 1), *REST], {"name": "spark_queue_buckets"})
+
 IN_PIPELINE = [
     ([("_q", 1), *keys], how) if "expireAfterSeconds" not in how else (keys, how) for keys, how in [*FIRST, BUCKETS]
 ]
+
 OLD = {
     "the first commit": ("mongo", FIRST),
     "with buckets": ("mongo", [*FIRST, BUCKETS]),
@@ -47,26 +52,13 @@ OLD = {
     "a pipeline": ("pl-mongo", IN_PIPELINE),
     "buckets of keuss": ("bucket-mongo-safe", [*FIRST, COUNTED]),
 }
+
 KEUSS: dict[str, Any] = {
     "mongo": ("mongo", [("mature", {})]),
     "ps-mongo": ("ps-mongo", [("mature", {}), ("processed", {"expireAfterSeconds": 3600})]),
     "pl-mongo": ("pl-mongo", [([("_q", 1), ("mature", 1)], {})]),
     "bucket-mongo-safe": ("bucket-mongo-safe", [("mature", {})]),
 }
-
-
-@pytest.fixture
-def database(mongodb_url):
-    with MongoClient(mongodb_url, tz_aware=True) as client:
-        yield client.get_default_database()
-
-
-@pytest.fixture
-def users(database):
-    """An application's collection."""
-    found = database[f"users{uuid.uuid4().hex[:12]}"]
-    yield found
-    found.drop()
 
 
 def with_layout(url, layout, pipeline=""):
@@ -79,24 +71,8 @@ def opened(url, layout, collection):
     return store, "sales" if layout == "pl-mongo" else collection.name
 
 
-def as_it_is(collection: Collection) -> object:
-    database: Database = collection.database
-    listed = [one for one in database.list_collections() if one["name"] == collection.name]
-    kind = listed[0]["type"] if listed else None
-    indexes = collection.index_information() if kind == "collection" else None
-    return listed, indexes, list(collection.find())
-
-
-# --- what applications have -----------------------------------------------------------------------
-
-
-def plain(collection):
+def insert_users(collection):
     collection.insert_many([{"_id": n, "name": f"user {n}"} for n in range(3)])
-
-
-def like_messages(collection):
-    document = {"mature": PAST, "payload": {"a": 1}, "tries": 0, "hdrs": {}, "_q": "sales"}
-    collection.insert_many([document | {"_id": ObjectId()} for _ in range(3)])
 
 
 def ours_without_indexes(collection):
@@ -121,11 +97,6 @@ def unique_index(collection):
     collection.insert_one({"mature": PAST, "tries": 0})
 
 
-def same_name_of_index(collection):
-    collection.create_index("name", name="spark_queue_ready")
-    like_messages(collection)
-
-
 def empty(collection):
     collection.database.create_collection(collection.name)
 
@@ -139,34 +110,13 @@ def commented(collection):
     collection.database.create_collection(collection.name, validator=comment)
 
 
-def capped(collection):
-    collection.database.create_collection(collection.name, capped=True, size=4096)
-    collection.create_index("mature")
-    like_messages(collection)
-
-
-def view(collection):
-    source = collection.database[f"{collection.name}.source"]
-    like_messages(source)
-    collection.database.create_collection(collection.name, viewOn=source.name)
-
-
-def time_series(collection):
-    collection.database.create_collection(collection.name, timeseries={"timeField": "mature"})
-    collection.insert_one({"mature": PAST, "payload": 1, "tries": 0, "hdrs": {}})
-
-
-def of_another_layout(collection):
-    collection.create_index([("_q", 1), ("processed", 1), ("mature", 1), ("_id", 1)], name="spark_queue_ready")
-    like_messages(collection)
-
-
 APPLICATIONS = [
-    plain, like_messages, ours_without_indexes, bonds, more_indexes, unique_index, same_name_of_index, empty,
+    insert_users, like_messages, ours_without_indexes, bonds, more_indexes, unique_index, same_name_of_index, empty,
     validated, commented, capped, view, time_series, of_another_layout,
 ]  # fmt: skip
 
 DEAD = DeadLetterInfo("spoilt")
+
 IDS = ["5f1d7e0123456789abcdef01", '{"_id":{"$numberInt":"1"}}']
 
 OPERATIONS = {
@@ -207,10 +157,13 @@ OPERATIONS = {
     "purge by id": lambda store, name, other: store.purge(name, IDS),
     "drop": lambda store, name, other: store.drop(name),
 }
+
 TARGETS = {
     "move to": lambda store, name, other: store.move(other, name),
     "dead letter to": lambda store, name, other: store.move(other, name, tag="c/1", dead_letter=DEAD),
 }
+
+# --- what applications have -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("application", APPLICATIONS)
@@ -278,8 +231,8 @@ def test_the_sizes_of_many_queues_leave_it_out(mongodb_url, users, application, 
         store.drop(other)
 
 
-def test_many_queues_of_a_pipeline_that_is_none_are_refused_with_one_check(mongodb_url, users, monkeypatch):
-    plain(users)
+def test_many_queues_of_an_invalid_pipeline_are_refused_with_one_check(mongodb_url, users, monkeypatch):
+    insert_users(users)
     store, name = opened(mongodb_url, "pl-mongo", users)
     with store:
         asked = []
@@ -290,7 +243,7 @@ def test_many_queues_of_a_pipeline_that_is_none_are_refused_with_one_check(mongo
 
 
 def test_the_error_says_what_to_do(mongodb_url, users):
-    plain(users)
+    insert_users(users)
     url = mongodb_url.replace("mongodb://", "mongodb://joe:sesame@", 1)
     with open_store(mongodb_url) as store:
         store._url = url
@@ -309,7 +262,7 @@ def test_a_stage_is_published_as_a_whole_or_not_at_all(mongodb_url, users):
         first = f"a{users.name}"
         store.stage(first, "s/1/1", pushes(["a"]))
         store.stage(users.name, "s/1/1", pushes(["b"]))
-        plain(users)
+        insert_users(users)
         with pytest.raises(NotAQueue):
             store.publish(["s/1/1"])
         assert store.sizes(first).total == 0
@@ -320,7 +273,7 @@ def test_a_stage_is_published_as_a_whole_or_not_at_all(mongodb_url, users):
 
 
 def test_what_an_earlier_version_counted_of_it_is_not_listed(mongodb_url, database, users):
-    plain(users)
+    insert_users(users)
     counted = database.client[f"{database.name}_stats"]["keuss_stats"]
     counted.insert_one({"_id": f"keuss:stats:N:{users.name}", "ns": "N", "name": users.name, "counters": {"put": 1}})
     with open_store(mongodb_url) as store:
@@ -351,9 +304,6 @@ def test_looking_at_what_does_not_exist_makes_nothing(empty_mongodb_url, layout)
         assert [client[name].list_collection_names() for name in names[1:2]] == before[1:]
 
 
-# --- queues of any age ----------------------------------------------------------------------------
-
-
 def message_of(layout, payload="old"):
     if layout == "bucket-mongo-safe":
         return {"b": [{"__p": payload, "__h": {}}], "n": 1, "mature": PAST}
@@ -361,22 +311,7 @@ def message_of(layout, payload="old"):
     return document | {"_q": "sales"} if layout == "pl-mongo" else document
 
 
-def is_whole(store, name, collection, layout, *, held=0):
-    """Whether it works as a queue: it is listed, its message comes out, and a push goes in."""
-    if held or layout != "pl-mongo":
-        assert name in store.queues()
-    assert store.exists(name) or layout == "pl-mongo"
-    assert store.sizes(name).ready == held
-    assert sum(store.reserve(name, "c/1", 10)) == held
-    assert store.commit(name, "c/1") == held
-    store.push(name, pushes(["new"]))
-    assert store.reserve(name, "c/2", 10) == [1]
-    assert [one.payload for batch in store.fetch(name, "c/2/0") for one in messages(batch)] == ["new"]
-    names = {one["name"] for one in collection.list_indexes()}
-    assert names >= {"spark_queue_next", "spark_queue_tagged", "spark_queue_buckets"}
-    assert not names & {"spark_queue_ready", "spark_queue_held"}, "those of earlier versions are dropped"
-    store.drop(name)
-    assert name not in store.queues()
+# --- queues of any age ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("held", [0, 1])
@@ -465,16 +400,15 @@ def test_one_creates_it_when_two_do_so_at_once(mongodb_url, users, faster, monke
         assert list(users.index_information()) == ["_id_"] and users.count_documents({}) == 0
 
 
-# --- a collection that takes the place of a queue ----------------------------------------------------
-
-
 HINTED = ["reserve", "ready", "commit", "renew", "rollback", "purge", "purge by id", "sizes", "peek with a limit",
           "next_mature", "reservations", "drop", "delete_history", "move from", "move from by id"]  # fmt: skip
 
+# --- a collection that takes the place of a queue -------------------------------------------------
 
+
+@with_limits(mark_missing=0.1)
 @pytest.mark.parametrize("act", HINTED)
-def test_a_collection_in_the_place_of_a_queue_is_not_touched(mongodb_url, users, act, monkeypatch):
-    monkeypatch.setattr(marks, "MARK_MISSING", 0.1)
+def test_a_collection_in_the_place_of_a_queue_is_not_touched(mongodb_url, users, act):
     with open_store(mongodb_url, retry_timeout=0) as store:
         store.push(users.name, pushes(["a", "b"]))
         assert store.reserve(users.name, "c/1", 1) == [1]
@@ -490,20 +424,19 @@ def test_a_collection_in_the_place_of_a_queue_is_not_touched(mongodb_url, users,
             store.sizes(users.name)
 
 
-def test_a_push_finds_it_out_within_a_second(mongodb_url, users, monkeypatch):
-    with open_store(mongodb_url) as store:
+def test_a_push_finds_it_out_within_a_second(mongodb_url, users):
+    with open_store(mongodb_url, limits=limits_of(mongodb_url, insert_age=0.0)) as store:
         store.push(users.name, pushes(["a"]))
         users.drop()
-        plain(users)
-        monkeypatch.setattr(mongodb, "INSERT_AGE", 0.0)
+        insert_users(users)
         for act in (OPERATIONS["push"], OPERATIONS["reserve"]):
             with pytest.raises(NotAQueue):
                 act(store, users.name, "")
         assert users.count_documents({}) == 3 and list(users.index_information()) == ["_id_"]
-    assert marks.INSERT_AGE <= 1
+    assert MongoLimits.insert_age <= 1
 
 
-@pytest.mark.parametrize("application", [plain, like_messages, empty])
+@pytest.mark.parametrize("application", [insert_users, like_messages, empty])
 def test_what_did_not_exist_and_is_no_queue_now_is_not_touched(mongodb_url, users, application):
     with open_store(mongodb_url, retry_timeout=0) as store:
         assert store.sizes(users.name) == Sizes(0, 0, 0)
@@ -515,9 +448,9 @@ def test_what_did_not_exist_and_is_no_queue_now_is_not_touched(mongodb_url, user
             assert as_it_is(users) == before, act
 
 
+@with_limits(insert_age=60.0)  # however slow this machine is
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_push_after_a_drop_by_another_client_makes_a_queue_again(mongodb_url, users, layout, monkeypatch):
-    monkeypatch.setattr("spark_queue.stores.mongodb.store.INSERT_AGE", 60.0)  # however slow this machine is
+def test_a_push_after_a_drop_by_another_client_makes_a_queue_again(mongodb_url, users, layout):
     store, name = opened(mongodb_url, layout, users)
     peer, _ = opened(mongodb_url, layout, users)
     with store, peer:
@@ -537,73 +470,3 @@ def test_a_consumer_waits_for_the_mark_of_its_queue(mongodb_url, users):
         users.drop()
         store.push(users.name, pushes(["b"]))  # its counts are written, and its mark checked, by itself
         assert peer.reserve(users.name, "c/1", 1) == [1]
-
-
-# --- lists ----------------------------------------------------------------------------------------
-
-
-def test_who_has_dropped_a_queue_waits_for_its_new_mark(mongodb_url, users):
-    """Its own answer is that there is no queue: an operation with a hint fails on the new one, and reads the mark."""
-    with open_store(mongodb_url) as store, open_store(mongodb_url) as other:
-        other.push(users.name, pushes(["old"]))
-        store.drop(users.name)
-        assert store.ready(users.name, 1) == 0
-        other.push(users.name, pushes(["new"]))  # it believes its answer of just now
-        assert store.reserve(users.name, "c/1", 5) == [1]
-
-
-def test_who_has_dropped_a_queue_and_pushes_at_once_waits_for_its_new_mark(mongodb_url, users):
-    with open_store(mongodb_url) as store, open_store(mongodb_url) as other:
-        other.push(users.name, pushes(["old"]))
-        store.drop(users.name)
-        other.push(users.name, pushes(["new"]))
-        assert store.push(users.name, pushes(["newer"])) == 1
-
-
-def test_a_list_asks_once_about_each_collection(empty_mongodb_url, monkeypatch):
-    asked = []
-    examine = marks.Marks._examine
-    monkeypatch.setattr(
-        marks.Marks, "_examine", lambda self, name, info=None: (asked.append(name), examine(self, name, info))[1]
-    )
-    with MongoClient(empty_mongodb_url) as client, open_store(empty_mongodb_url) as store:
-        database = client.get_default_database()
-        database["invoices"].insert_one({"n": 1})
-        database["old"].create_index(FIRST[0][0], **FIRST[0][1])
-        with open_store(empty_mongodb_url) as peer:
-            peer.push("new", pushes(["a"]))
-        asked.clear()
-        assert [store.queues() for _ in range(3)] == [["new", "old"]] * 3
-        assert sorted(asked) == ["invoices", "old"]
-
-
-# --- adoption -------------------------------------------------------------------------------------
-
-
-def test_an_adopted_collection_is_a_queue(mongodb_url, users):
-    like_messages(users)
-    documents = list(users.find())
-    with open_store(mongodb_url) as store, open_store(mongodb_url) as peer:
-        found = store.inspect_foreign(users.name)
-        assert (found.place, found.documents) == (f"{users.database.name}.{users.name}", 3)
-        assert found.indexes == {"_id_": "_id: 1"} and not found.is_queue
-        assert store.adopt(users.name) == found
-        assert list(users.find()) == documents, "adoption changes no document"
-        assert peer.inspect_foreign(users.name).is_queue and peer.adopt(users.name).is_queue
-        assert users.name in peer.queues()
-        is_whole(peer, users.name, users, "mongo", held=3)
-
-
-@pytest.mark.parametrize("application", [view, capped, time_series, of_another_layout, same_name_of_index])
-def test_what_cannot_be_a_queue_is_not_adopted(mongodb_url, users, application):
-    application(users)
-    before = as_it_is(users)
-    with open_store(mongodb_url) as store, pytest.raises(NotAQueue, match=r"Use another name$"):
-        store.adopt(users.name)
-    assert as_it_is(users) == before
-
-
-def test_what_does_not_exist_needs_no_adoption(mongodb_url, users):
-    with open_store(mongodb_url) as store, pytest.raises(OptionError, match="nothing needs to be adopted"):
-        store.adopt(users.name)
-    assert users.name not in users.database.list_collection_names()

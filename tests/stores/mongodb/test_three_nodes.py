@@ -64,7 +64,7 @@ class Nodes:
             with MongoClient(HOST, self.nodes[0].port, directConnection=True) as client:
                 client.admin.command("replSetInitiate", config)
             wait_until(self.is_whole, description="three nodes")
-        except BaseException:
+        except BaseException:  # nothing may return into the tests
             self.close()
             raise
 

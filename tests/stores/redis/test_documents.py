@@ -38,9 +38,14 @@ def few(request):
     """Whether these few rows are written one by one, or as many are."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "by columns":
-            patch.setattr(documents, "SMALL_BATCH", 0)
-            patch.setattr(columns, "SMALL_BATCH", 0)
+            write_by_columns(patch)
         yield
+
+
+def write_by_columns(patch):
+    """Let a few rows be written by whole columns, as many are."""
+    patch.setattr(documents, "SMALL_BATCH", 0)  # pure functions without a store
+    patch.setattr(columns, "SMALL_BATCH", 0)  # the same
 
 
 @st.composite
@@ -52,13 +57,13 @@ def batches(draw):
     n = len(rows)
     some = ids if draw(st.booleans()) else st.integers(0, 99).map(lambda i: f"{i:024x}")
     named = draw(st.lists(some, min_size=n, max_size=n, unique=True))
-    told = [{}] * n if alike else draw(st.lists(headers, min_size=n, max_size=n))
+    drawn = [{}] * n if alike else draw(st.lists(headers, min_size=n, max_size=n))
     tries = [draw(st.integers(0, 9))] * n if alike else draw(st.lists(st.integers(0, 99), min_size=n, max_size=n))
     columns = {
         "id": named,
         "payload": [payload for payload, _ in rows],
         "payload_kind": [kind for _, kind in rows],
-        "headers": [list(one.items()) for one in told],
+        "headers": [list(one.items()) for one in drawn],
         "tries": tries,
     }
     dues = draw(st.lists(st.integers(0, 10**13), min_size=n, max_size=n))
@@ -92,9 +97,9 @@ def test_pieces_hold_each_row_once(batch_and_moments, most):
     batch, dues, pushed = batch_and_moments
     rows = []
     for count, piece in pack_pieces("q", batch, dues, pushed, most):
-        told, *strings = unpacked(piece)
+        number, *strings = unpacked(piece)
         n = len(strings) // 4
-        assert int(told) == count == n <= most
+        assert int(number) == count == n <= most
         moments, named = strings[0 : 2 * n : 2], strings[1 : 2 * n : 2]
         assert strings[2 * n :: 2] == named
         rows += zip(named, (int(float(one)) for one in moments), strings[2 * n + 1 :: 2], strict=True)
@@ -128,8 +133,7 @@ def test_what_was_written_is_read_as_it_was(batch_and_moments, other_dues):
 
 
 def test_documents_that_are_alike_are_read_by_whole_columns(monkeypatch):
-    monkeypatch.setattr(documents, "SMALL_BATCH", 0)
-    monkeypatch.setattr(columns, "SMALL_BATCH", 0)
+    write_by_columns(monkeypatch)
     batch = pa.RecordBatch.from_pylist(
         [
             {"id": f"{i:024x}", "payload": b'{"n":1}', "payload_kind": "json", "headers": [], "tries": 0}

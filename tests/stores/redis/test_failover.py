@@ -13,13 +13,12 @@ from spark_queue import Queue, open_store
 from spark_queue.errors import OptionError, StoreError, StoreUnavailable
 from spark_queue.messages.message import pushes
 from spark_queue.options.masking import mask
-from spark_queue.stores import base
+from spark_queue.stores.conformance.limits import with_limits
 from spark_queue.stores.conformance.waiting import DEADLINE, wait_until
 from spark_queue.stores.redis import connections
 from spark_queue.stores.redis.address import RedisAddress
 from spark_queue.stores.redis.failures import is_away
 from spark_queue.stores.redis.store import RedisStore
-from spark_queue.stores.services import listener
 from spark_queue.stores.support.patience import retrying_for
 from tests.redis_replicas import MovingPair, SentinelPair, client_of
 
@@ -156,8 +155,8 @@ def test_a_client_without_patience_gets_an_error_and_then_goes_on(pair):
         assert store.push("q", pushes(["b"])) == 1
 
 
-def test_who_waits_gets_what_is_pushed_after_a_failover(pair, monkeypatch):
-    monkeypatch.setattr(base, "POLL_INTERVAL_MS", 100)
+@with_limits(poll_interval_ms=100)
+def test_who_waits_gets_what_is_pushed_after_a_failover(pair):
     got = []
     with Queue(pair.url, "q") as waiting, Queue(pair.url, "q") as other:
         other.push("first")
@@ -172,9 +171,9 @@ def test_who_waits_gets_what_is_pushed_after_a_failover(pair, monkeypatch):
         assert waiting.commit(*got) == 1
 
 
-def test_a_listener_follows_the_connections_of_its_store(pair, monkeypatch):
+@with_limits(poll_interval_ms=HOUR)
+def test_a_listener_follows_the_connections_of_its_store(pair):
     """The old master is a server of its own now, which hears nothing of the new one."""
-    monkeypatch.setattr(base, "POLL_INTERVAL_MS", HOUR)
     with opened(pair.url) as store, opened(pair.url) as other:
         store.push("q", pushes(["a"]))
         version = store._signal_version("q")
@@ -182,7 +181,7 @@ def test_a_listener_follows_the_connections_of_its_store(pair, monkeypatch):
         with client_of(old) as before, client_of(new) as after:
             after.replicaof("NO", "ONE")
             pair.move_address(before, after)
-            before.replicaof("127.0.0.1", 1)  # nobody
+            before.replicaof("127.0.0.1", 1)  # no server
             wait_until(lambda: store.push("q", pushes(["b"])), description="a push to the new master")
             wait_until(lambda: after.pubsub_numsub(store.topic("q"))[0][1], description="that it listens there")
         wait_until(lambda: store._signal_version("q") != version)
@@ -300,15 +299,15 @@ def test_an_address_of_sentinels_is_read(url, address):
         ("sentinel://:sesame@h1/m/0", r"did you mean 'redis\+sentinel'"),
     ],
 )
-def test_a_url_of_sentinels_that_cannot_be_meant_is_refused(url, what):
+def test_an_invalid_url_of_sentinels_is_refused(url, what):
     with pytest.raises(OptionError, match=what) as caught:
         opened(url)
     assert "ame@" not in str(caught.value)
     assert caught.value.facts["option"] == "url"
 
 
-def test_a_listener_that_lost_its_server_reconnects_soon(sentinels, monkeypatch):
-    monkeypatch.setattr(listener, "RECONNECT_PAUSE", 0.05)
+@with_limits(reconnect_pause=0.05)
+def test_a_listener_that_lost_its_server_reconnects_soon(sentinels):
     with opened(sentinels.url) as store:
         version = store._signal_version("q")
         before = store._listener._subscription

@@ -13,7 +13,7 @@ from spark_queue.messages.message import pushes
 from spark_queue.stores.redis.keys import queue_keys
 from spark_queue.stores.types import DeadLetterInfo
 from tests.redis_server import Server
-from tests.stores.redis.test_redis import documents, fetched, put, store  # noqa: F401
+from tests.stores.redis.programs import documents, fetched, put
 
 #: A payload that looks like the end of a document, in parts longer than what the scripts read at once.
 NASTY = '{"s":"}],{[\\"\\\\","tries":5,"hdrs":{"x":1},"mature":9,"reserved":true,"l":[]}'
@@ -42,7 +42,7 @@ def as_object(fields, comma=","):
 @pytest.mark.parametrize(
     "more", [full({}), {"reserved": "true"}, full({"reserved": "false", "other": '{"tries":8}'})]
 )
-def test_a_long_document_is_changed_whatever_the_order_of_its_fields(store, raw, queue, payload, headers, more):  # noqa: F811
+def test_a_long_document_is_changed_whatever_the_order_of_its_fields(store, raw, queue, payload, headers, more):
     fields = {
         "_id": "",
         "payload": payload,
@@ -75,7 +75,7 @@ def test_a_long_document_is_changed_whatever_the_order_of_its_fields(store, raw,
         assert f'"payload":{payload}'.encode() in text
 
 
-def test_a_long_document_that_does_not_change_moves_as_it_is(store, raw, queue):  # noqa: F811
+def test_a_long_document_that_does_not_change_moves_as_it_is(store, raw, queue):
     store.push(queue, pushes([{"a": "x" * 10_000}, {"b": 1}], ids=["a", "b"], headers={"h": "1"}))
     before = documents(raw, queue)
     assert store.move(queue, f"{queue}.other") == 2
@@ -103,7 +103,7 @@ def test_a_step_with_a_large_document_of_keuss_takes_no_longer_than_with_one_of_
         server.kill()
 
 
-def time_of_rollback(store, client, queue, seq):  # noqa: F811
+def time_of_rollback(store, client, queue, seq):
     """Return the processor time of the server for a rollback (s)."""
     store.reserve(queue, f"c/{seq}", 1)
     before = client.info("cpu")["used_cpu_user_main_thread"]

@@ -12,9 +12,8 @@ from spark_queue.errors import StoreError
 from spark_queue.messages.message import messages, pushes
 from spark_queue.stores import open_store
 from spark_queue.stores.conformance.waiting import end_lease
-from spark_queue.stores.redis import lists as redis_lists
-from spark_queue.stores.redis import store as redis_store
-from spark_queue.stores.redis.lists import scripts
+from spark_queue.stores.redis.limits import RedisLimits
+from spark_queue.stores.redis.store import load_scripts
 from spark_queue.stores.types import Sizes
 from tests.moments import make_due
 
@@ -46,16 +45,7 @@ def waiting(raw, layout, queue):
     return lambda: raw.llen(key)
 
 
-@pytest.fixture
-def small_steps(monkeypatch):
-    """A call of a script takes three messages, so that a few messages need many calls."""
-    small = {layout: redis_store.load_scripts(chunk=3, run=2, page=300, layout=layout) for layout in LAYOUTS}
-    monkeypatch.setattr(redis_store, "SCRIPT_CHUNK", 3)
-    monkeypatch.setattr(redis_lists, "SCRIPT_CHUNK", 3)
-    monkeypatch.setattr(redis_lists, "scripts", small.__getitem__)
-
-
-def put(store, queue, numbers, **columns):
+def push_in_order(store, queue, numbers, **columns):
     """Push messages of these numbers, in this order."""
     ids = [f"{n:03} {uuid.uuid4().hex[:4]}" for n in numbers]
     assert store.push(queue, pushes([{"n": str(n)} for n in numbers], ids=ids, **columns)) == len(numbers)
@@ -65,73 +55,73 @@ def numbers(batches):
     return [int(one.payload["n"]) for batch in batches for one in messages(batch)]
 
 
-def held(store, queue, tag):
+def held_numbers(store, queue, tag):
     return numbers(store.fetch(queue, tag))
 
 
 # --- steps ----------------------------------------------------------------------------------------
 
 
-def test_a_claim_of_many_steps_keeps_the_order_of_the_list(store, queue, small_steps):
+def test_a_claim_of_many_steps_keeps_the_order_of_the_list(small_steps, store, queue):
     order = [7, 3, 9, 1, 8, 2, 6, 4, 5, 0, 13, 11, 12, 10]
     for n in order:
-        put(store, queue, [n])
+        push_in_order(store, queue, [n])
     assert store.reserve(queue, "c/1", 11) == [11]
-    assert held(store, queue, "c/1/0") == order[:11]
+    assert held_numbers(store, queue, "c/1/0") == order[:11]
     assert store.reserve(queue, "c/2", 11) == [3]
-    assert held(store, queue, "c/2/0") == order[11:]
+    assert held_numbers(store, queue, "c/2/0") == order[11:]
     assert store.commit(queue, "c") == 14
     assert store.sizes(queue) == Sizes(0, 0, 0)
 
 
-def test_a_claim_stops_at_so_many_bytes_and_goes_on(store, queue, small_steps):
+def test_a_claim_stops_at_its_limit_of_bytes_and_goes_on(small_steps, store, queue):
     store.push(queue, pushes([{"n": str(n), "pad": "x" * 200} for n in range(9)]))
     assert store.reserve(queue, "c/1", 9) == [9]
-    assert held(store, queue, "c/1/0") == list(range(9))
+    assert held_numbers(store, queue, "c/1/0") == list(range(9))
 
 
 def test_what_is_due_after_a_moment_stays_in_its_place(store, queue):
     now = datetime.fromtimestamp(store.now() / 1000, UTC)
     young = [0, 3, 4, 7]
     for n in range(8):
-        put(store, queue, [n], mature=now - timedelta(hours=1 if n in young else 2))
+        push_in_order(store, queue, [n], mature=now - timedelta(hours=1 if n in young else 2))
     before = store.now() - 90 * MINUTE
     assert store.reserve(queue, "c/1", 3, before=before) == [3]
-    assert held(store, queue, "c/1/0") == [1, 2, 5]
+    assert held_numbers(store, queue, "c/1/0") == [1, 2, 5]
     assert store.reserve(queue, "c/2", 9, before=before) == [1]
     assert store.reserve(queue, "c/3", 9, before=before) == []
     assert store.reserve(queue, "c/4", 9) == [4]
-    assert held(store, queue, "c/4/0") == young
+    assert held_numbers(store, queue, "c/4/0") == young
 
 
-def test_a_lease_that_ended_gives_back_in_front_what_was_rolled_back_at_the_end(store, peer, queue, small_steps):
-    put(store, queue, range(8))
+def test_a_lease_that_ended_gives_back_in_front_what_was_rolled_back_at_the_end(small_steps, store, peer, queue):
+    push_in_order(store, queue, range(8))
     assert store.reserve(queue, "old/1", 3, lease=MINUTE) == [3]
     assert store.reserve(queue, "failed/1", 2) == [2]
     assert store.rollback(queue, "failed/1") == 2
     end_lease(store, queue, "old/1")
     assert peer.reserve(queue, "new/1", 99) == [8]
-    assert held(peer, queue, "new/1/0") == [0, 1, 2, 5, 6, 7, 3, 4]
+    assert held_numbers(peer, queue, "new/1/0") == [0, 1, 2, 5, 6, 7, 3, 4]
 
 
 def test_a_push_takes_nothing_from_a_holder_who_is_merely_late(store, peer, queue):
-    put(store, queue, range(2))
+    push_in_order(store, queue, range(2))
     assert store.reserve(queue, "old/1", 2, lease=MINUTE) == [2]
     end_lease(store, queue, "old/1")
-    put(peer, queue, [2])
+    push_in_order(peer, queue, [2])
     assert store.renew(queue, "old/1", MINUTE) == 2
     assert peer.reserve(queue, "new/1", 9) == [1]
     assert store.commit(queue, "old/1") == 2
 
 
-def test_what_is_scheduled_comes_before_what_is_pushed_when_it_is_due(store, queue, waiting, small_steps):
-    put(store, queue, range(5), delay=[MINUTE] * 5)
+def test_what_is_scheduled_comes_before_what_is_pushed_when_it_is_due(small_steps, store, queue, waiting):
+    push_in_order(store, queue, range(5), delay=[MINUTE] * 5)
     assert waiting() == 0 and store.sizes(queue).scheduled == 5
     make_due(store, queue)
     assert store.sizes(queue) == Sizes(5, 0, 0)
-    put(store, queue, [5])
+    push_in_order(store, queue, [5])
     assert waiting() == 4, "a step brings three"
-    put(store, queue, [6])
+    push_in_order(store, queue, [6])
     assert waiting() == 7
     assert store.reserve(queue, "c/1", 9) == [7]
 
@@ -155,10 +145,10 @@ def test_what_is_dated_ahead_of_the_server_is_ready_at_once(store, raw, queue):
 @pytest.mark.parametrize("act", ["purge", "move"])
 @pytest.mark.parametrize("calls", range(8))
 def test_a_move_or_a_purge_that_is_cut_off_anywhere_loses_nothing(
-    store, peer, queue, act, calls, small_steps, monkeypatch
+    small_steps, store, peer, queue, act, calls, monkeypatch
 ):
     other = f"{queue}.other"
-    put(store, queue, range(8))
+    push_in_order(store, queue, range(8))
     store.reserve(queue, "c/1", 1, lease=MINUTE)
     run, done = store._run, []
 
@@ -176,14 +166,14 @@ def test_a_move_or_a_purge_that_is_cut_off_anywhere_loses_nothing(
     assert len(found) == len(set(found))
     assert set(found) == set(range(8)) or act == "purge"
     left = peer.sizes(queue).ready
-    assert sum(peer.reserve(queue, "d/1", 99)) == left == len(held(peer, queue, "d/1/0"))
-    assert held(peer, queue, "d/1/0") == sorted(held(peer, queue, "d/1/0")), "in their order"
+    assert sum(peer.reserve(queue, "d/1", 99)) == left == len(held_numbers(peer, queue, "d/1/0"))
+    assert held_numbers(peer, queue, "d/1/0") == sorted(held_numbers(peer, queue, "d/1/0")), "in their order"
     assert peer.commit(queue, "c/1") == 1
 
 
 @pytest.mark.parametrize("act", ["purge", "move"])
-def test_a_move_or_a_purge_takes_what_leases_held_that_ended(store, queue, act, small_steps):
-    put(store, queue, range(8))
+def test_a_move_or_a_purge_takes_what_leases_held_that_ended(small_steps, store, queue, act):
+    push_in_order(store, queue, range(8))
     store.reserve(queue, "c/1", 2, lease=MINUTE)
     end_lease(store, queue, "c/1")
     done = store.move(queue, f"{queue}.other") if act == "move" else store.purge(queue)
@@ -193,18 +183,18 @@ def test_a_move_or_a_purge_takes_what_leases_held_that_ended(store, queue, act, 
 
 
 def test_what_a_move_leaves_waits_in_the_list_again(store, queue, waiting):
-    put(store, queue, range(8))
+    push_in_order(store, queue, range(8))
     assert store.move(queue, f"{queue}.other", limit=3) == 3
     assert waiting() == 5
     assert store.reserve(queue, "c/1", 9) == [5]
-    assert held(store, queue, "c/1/0") == [3, 4, 5, 6, 7]
+    assert held_numbers(store, queue, "c/1/0") == [3, 4, 5, 6, 7]
 
 
 # --- what others write ----------------------------------------------------------------------------
 
 
-#: Which of ten reservations of 40 messages, or which messages of it, are released, and how many commands that takes
-#: for each of them one by one: none, if they are many.
+#: Which of ten reservations of 40 messages, or which of their messages, are released. And how many commands that
+#: takes for each of them one by one: none, if they are many.
 RELEASED = {
     "the oldest": ("a", None, 0),
     "one in the middle": ("e", None, 0),
@@ -222,7 +212,7 @@ def test_many_leave_the_nextlog_of_rfq_in_few_steps_and_others_keep_their_order(
     tag, which, walks = released
     server = new_server()
     with open_store(f"{server.url}?layout=rfq") as store, redis.Redis.from_url(server.url, protocol=2) as client:
-        put(store, queue, range(400))
+        push_in_order(store, queue, range(400))
         for one in "abcdefghij":
             assert sum(store.reserve(queue, one, 40)) == 40
         before = client.lrange(f"rfq:{queue}:nextlog", 0, -1)
@@ -280,6 +270,6 @@ def test_bytes_that_are_no_text_come_as_replacements_and_stay_what_they_are(stor
 
 
 def test_the_scripts_of_each_layout_are_its_own():
-    names = {layout: set(scripts(layout)) for layout in LAYOUTS}
+    names = {layout: set(load_scripts(RedisLimits(), layout)) for layout in LAYOUTS}
     assert names["rfq"] - names["redis-list"] == {"harvest", "purge"}
-    assert {"fill", "deliver"} == names["redis-list"] - set(redis_store.SCRIPTS)
+    assert {"fill", "deliver"} == names["redis-list"] - set(load_scripts(RedisLimits()))

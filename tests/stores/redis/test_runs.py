@@ -11,11 +11,12 @@ from spark_queue.messages.buckets import Buckets
 from spark_queue.messages.message import pushes
 from spark_queue.stores import open_store
 from spark_queue.stores.conformance.helpers import ids_of, payloads_of
+from spark_queue.stores.conformance.limits import with_limits
 from spark_queue.stores.conformance.order import drain, own_ids
-from spark_queue.stores.redis import store as redis_store
 from spark_queue.stores.redis.keys import ids_of as ids_of_run
 from spark_queue.stores.redis.keys import messages_of, queue_keys, single_run
-from spark_queue.stores.redis.store import RUN_SIZE
+from spark_queue.stores.redis.limits import RedisLimits
+from tests.layouts import use_layout
 
 PAST = datetime(2020, 1, 1, tzinfo=UTC)
 
@@ -42,16 +43,15 @@ def test_a_run_names_the_parts_of_each_score():
 def test_messages_in_the_order_of_their_push_are_in_as_few_runs_as_others(store, raw, queue):
     store.push(queue, pushes(list(range(1000)), ids=own_ids(1000), mature=PAST))
     assert store.reserve(queue, "c/1", 1000) == [1000]
-    assert len(held(raw, queue)) == 1000 // RUN_SIZE
+    assert len(held(raw, queue)) == 1000 // RedisLimits.run_size
     assert [one for page in store.fetch(queue, "c/1/0", 70) for one in payloads_of([page])] == list(range(1000))
     assert store.rollback(queue, "c/1", delay=None) == 1000
     assert drain(store, queue, 300) == list(range(1000))
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_whatever_is_done_to_parts_of_runs_each_message_keeps_its_place(store, raw, queue, monkeypatch, seed):
-    monkeypatch.setattr(redis_store, "SCRIPT_CHUNK", 4)
-    monkeypatch.setattr(redis_store, "SCRIPTS", redis_store.load_scripts(chunk=4, run=3, page=300))
+@with_limits(script_chunk=4, run_size=3, script_bytes=300)
+def test_whatever_is_done_to_parts_of_runs_each_message_keeps_its_place(store, raw, queue, seed):
     choose = random.Random(seed)
     ids = own_ids(60)
     for first in range(0, 60, 12):
@@ -95,7 +95,7 @@ def test_whatever_is_done_to_parts_of_runs_each_message_keeps_its_place(store, r
 
 @pytest.mark.parametrize("size", [2, 3, 5])
 def test_a_bucket_that_is_split_stays_in_its_place(store, queue, size):
-    store.layout = Buckets(size)
+    use_layout(store, Buckets(size))
     pushed = [own_ids(9), [f"x{one}" for one in own_ids(9)], [f"a{one}" for one in own_ids(9)]]
     for number, ids in enumerate(pushed):
         store.push(queue, pushes([9 * number + row for row in range(9)], ids=ids, mature=PAST))

@@ -49,7 +49,7 @@ def age(store, by, *starts):
     return keys
 
 
-def run(store, queue, consumer, query):
+def run_query(store, queue, consumer, query):
     """Leave behind what a query leaves that has read one batch, whose messages are removed."""
     owner = Ownership(store, queue, consumer)
     owner.take()
@@ -70,7 +70,7 @@ def left(store, queue):
 
 
 def test_what_a_consumer_left_goes_after_a_year_and_no_sooner(store, name):
-    run(store, name, "etl/1", "query1")
+    run_query(store, name, "etl/1", "query1")
     note_settings(store, name, "etl", 1000, None)
     add_settled(store, name, "etl", 3)
     for note in (Reading(name, "etl/1", Batch(1, 1), 1).note_plan, Reading(name, "etl/1", Batch(1, 1)).note_taken):
@@ -89,8 +89,8 @@ def test_what_a_consumer_left_goes_after_a_year_and_no_sooner(store, name):
 
 
 def test_a_query_that_lives_keeps_the_notes_that_it_wrote_once(store, name):
-    owner = run(store, name, "etl/2", "query2")
-    run(store, name, "etl/1", "query1")
+    owner = run_query(store, name, "etl/2", "query2")
+    run_query(store, name, "etl/1", "query1")
     note_settings(store, name, "etl", 1000, None)
     age(store, YEAR + DAY, queue_note_key(name))
     owner.renew()
@@ -99,7 +99,7 @@ def test_a_query_that_lives_keeps_the_notes_that_it_wrote_once(store, name):
 
 
 def test_a_consumer_that_holds_messages_keeps_its_notes(store, name):
-    run(store, name, "etl/1", "query1")
+    run_query(store, name, "etl/1", "query1")
     store.push(name, pushes(["1", "2"]))
     store.reserve(name, "etl/1/1.1", 2, lease=None)
     age(store, YEAR + DAY, queue_note_key(name))
@@ -142,7 +142,7 @@ def test_what_a_query_failed_with_goes_too(store, name):
 
 
 def test_a_note_of_an_older_version_counts_from_now_on(store, name):
-    run(store, name, "etl/1", "query1")
+    run_query(store, name, "etl/1", "query1")
     (*_,) = age(store, None, queue_note_key(name))
     assert {note.written for note in store.notes(queue_note_key(name)).values()} == {None}
     sweep(store)
@@ -155,7 +155,7 @@ def test_a_note_of_an_older_version_counts_from_now_on(store, name):
 
 @pytest.mark.parametrize(("many", "queues"), [(20, 50), pytest.param(1_000, 10_000, marks=pytest.mark.full)])
 def test_notes_are_bounded(store, name, many, queues):
-    run(store, name, "etl/0", "query0")
+    run_query(store, name, "etl/0", "query0")
     owner = store.note(queue_note_key(name, "consumer", "etl/0")).value
     notes = {queue_note_key(f"{name}.{n}", "consumer", "etl/0"): owner for n in range(queues)}
     for n in range(1, many):
@@ -222,7 +222,7 @@ def test_a_time_that_cannot_be_true_counts_from_now_on(own):
 
 
 def test_the_ledger_of_a_query_stays_while_its_consumer_does(own, name):
-    owner = run(own, name, "etl/1", "query1")
+    owner = run_query(own, name, "etl/1", "query1")
     for sink in ("query1", "app:query1", "query2"):
         own.set_note(f"{LEDGER_PREFIX}{sink}", {"v": 1, "id": sink, "batch": 0, "stages": []}, 0)
     age(own, YEAR + DAY, queue_note_key(name), LEDGER_PREFIX)

@@ -15,10 +15,9 @@ from spark_queue import Queue, open_store
 from spark_queue.errors import StoreUnavailable
 from spark_queue.messages.message import pushes
 from spark_queue.rest.watches import StoreWatch
-from spark_queue.stores import base
+from spark_queue.stores.conformance.limits import with_limits
 from spark_queue.stores.conformance.waiting import wait_until
-from spark_queue.stores.services import signals
-from spark_queue.stores.support.pause import PAUSE_CACHE_SECONDS
+from spark_queue.stores.limits import StoreLimits
 
 #: How much more often clients poll here.
 FASTER = 10
@@ -32,15 +31,14 @@ MOST = 1.0
 
 @pytest.fixture
 def queue(new_server):
-    """A queue of a server that nobody else uses, and where its commands are counted."""
+    """A queue of a server of its own, whose commands are counted."""
     return new_server().url, f"t{uuid.uuid4().hex[:16]}"
 
 
 @pytest.fixture
-def faster(monkeypatch):
-    """Clients poll FASTER, so that few seconds show what a minute would."""
-    monkeypatch.setattr(base, "POLL_INTERVAL_MS", base.POLL_INTERVAL_MS / FASTER)
-    monkeypatch.setattr(base, "PAUSE_CACHE_SECONDS", PAUSE_CACHE_SECONDS / FASTER)
+def faster(set_limits):
+    """Let clients poll FASTER, so that few seconds show what a minute would."""
+    set_limits(poll_interval_ms=StoreLimits.poll_interval_ms / FASTER, pause_cache=StoreLimits.pause_cache / FASTER)
 
 
 def commands(raw):
@@ -74,7 +72,7 @@ class Polls:
         return (all_sent - sent) / (ended - begun) / FASTER
 
 
-def opened(url) -> Any:
+def open_any(url) -> Any:
     return open_store(url)
 
 
@@ -82,7 +80,7 @@ def opened(url) -> Any:
 @pytest.mark.parametrize("state", ["empty", "scheduled", "paused"])
 def test_a_waiting_client_of_redis_sends_at_most_one_command_a_second(queue, faster, layout, state):
     url, name = queue
-    with opened(url + layout) as store, Redis.from_url(url, protocol=2) as raw:
+    with open_any(url + layout) as store, Redis.from_url(url, protocol=2) as raw:
         if state == "scheduled":
             store.push(name, pushes(["x"], delay=3_600_000))
         elif state == "paused":
@@ -100,7 +98,7 @@ def test_a_waiting_client_of_redis_sends_at_most_one_command_a_second(queue, fas
 
 def test_many_waiting_requests_of_a_service_send_at_most_one_command_a_second_for_each_queue(queue, faster):
     url, name = queue
-    with opened(url) as store, Redis.from_url(url, protocol=2) as raw:
+    with open_any(url) as store, Redis.from_url(url, protocol=2) as raw:
         polls = Polls(store, raw)
 
         async def wait():
@@ -121,14 +119,14 @@ def test_many_waiting_requests_of_a_service_send_at_most_one_command_a_second_fo
 
 
 @pytest.fixture
-def rarely(monkeypatch):
-    """Clients that receive signals poll after an hour."""
-    monkeypatch.setattr(signals, "RARER_POLLS", 3_600 * 1_000 // base.POLL_INTERVAL_MS)
+def rarely(set_limits):
+    """Let clients that receive signals poll after an hour."""
+    set_limits(rarer_polls=3_600 * 1_000 // StoreLimits.poll_interval_ms)
 
 
 def test_a_message_that_is_due_later_comes_on_time_between_two_polls(redis_url, rarely):
     name = f"t{uuid.uuid4().hex[:16]}"
-    with opened(redis_url) as store, opened(redis_url) as other:
+    with open_any(redis_url) as store, open_any(redis_url) as other:
         other.push(name, pushes(["x"], delay=300))
         began = time.monotonic()
         assert store.wait(name, 60_000)
@@ -138,11 +136,11 @@ def test_a_message_that_is_due_later_comes_on_time_between_two_polls(redis_url, 
         other.drop(name)
 
 
+@with_limits(poll_interval_ms=50)
 def test_after_a_message_without_a_signal_a_client_polls_as_often_as_one_without_signals(redis_url, monkeypatch):
     """As if keuss had pushed it that sends no signals, or a client that was killed before it could."""
-    monkeypatch.setattr(base, "POLL_INTERVAL_MS", 50)
     name = f"t{uuid.uuid4().hex[:16]}"
-    with opened(redis_url) as store, opened(redis_url) as silent:
+    with open_any(redis_url) as store, open_any(redis_url) as silent:
         monkeypatch.setattr(silent._sender, "_send", lambda *_: None)
         store._signal_version(name)
         wait_until(lambda: store._listener.is_receiving(name))
@@ -174,13 +172,13 @@ def test_messages_with_signals_leave_polls_rare(redis_url):
             other.push(number)
             waiting.join(60)
             assert queue.commit(*got) == 1
-        assert queue.store.poll_interval(name) == 10 * base.POLL_INTERVAL_MS / 1000
+        assert queue.store.poll_interval(name) == 10 * StoreLimits.poll_interval_ms / 1000
         other.store.drop(name)
 
 
 def test_a_client_that_receives_no_signals_polls_twice_a_second(redis_url, monkeypatch):
     name = f"t{uuid.uuid4().hex[:16]}"
-    with opened(redis_url) as store:
+    with open_any(redis_url) as store:
         store._signal_version(name)
         wait_until(lambda: store._listener.is_receiving(name))
         assert store.poll_interval(name) == 5
@@ -188,7 +186,7 @@ def test_a_client_that_receives_no_signals_polls_twice_a_second(redis_url, monke
         store._listener.reconnect()
         wait_until(lambda: store._listener._disconnected, description="that its connection is lost")
         assert store.poll_interval(name) == 0.5
-    with opened(f"{redis_url}?layout=rfq") as store:
+    with open_any(f"{redis_url}?layout=rfq") as store:
         store._signal_version(name)
         wait_until(lambda: store._listener.is_receiving(name))
         assert store.poll_interval(name) == 0.5, "rfq's own programs send none"

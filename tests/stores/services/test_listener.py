@@ -14,7 +14,7 @@ import pytest
 
 from spark_queue.errors import AccessDenied, StoreUnavailable
 from spark_queue.stores.conformance.waiting import wait_until
-from spark_queue.stores.services import listener
+from spark_queue.stores.limits import StoreLimits
 from spark_queue.stores.services.listener import Listener, Signal, SignalsLost, Subscription
 
 #: Seconds that a wait lasts which nothing ends.
@@ -57,9 +57,9 @@ class Everything(Wire):
 class World:
     """A listener, what it connects to, and what it learned of pauses."""
 
-    def __init__(self, *wires):
+    def __init__(self, *wires, **limits):
         self.wires, self.tried, self.learned = list(wires), 0, []
-        self.listener = Listener(self.subscribe, lambda *one: self.learned.append(one))
+        self.listener = Listener(self.subscribe, lambda *one: self.learned.append(one), StoreLimits(**limits))
 
     @contextmanager
     def subscribe(self):
@@ -91,8 +91,8 @@ def world():
     """Make a listener of these connections."""
     made = []
 
-    def make(*wires):
-        made.append(World(*wires))
+    def make(*wires, **limits):
+        made.append(World(*wires, **limits))
         return made[-1]
 
     yield make
@@ -100,11 +100,8 @@ def world():
         one.listener.close()
 
 
-@pytest.fixture
-def hasty(monkeypatch):
-    """Make all times short in which a listener tries again, and tidies up."""
-    monkeypatch.setattr(listener, "RECONNECT_PAUSE", 0.01)
-    monkeypatch.setattr(listener, "LISTENER_HEARTBEAT", 0.01)
+#: Limits of a listener that connects again, and drops idle queues, at once.
+HASTY = {"reconnect_pause": 0.01, "listener_heartbeat": 0.01}
 
 
 def ended(thread):
@@ -138,7 +135,7 @@ def test_a_ring_of_this_process_wakes_as_a_signal_does(world):
     ended(sleeper)
 
 
-def test_a_pause_is_learned_and_wakes_nobody_until_it_ends(world):
+def test_a_pause_is_noticed_and_wakes_no_thread_until_it_ends(world):
     wire = Wire()
     one = world(wire)
     before = one.listener.signal_version("a")
@@ -152,10 +149,10 @@ def test_a_pause_is_learned_and_wakes_nobody_until_it_ends(world):
     assert one.learned == [("a", True), ("a", False)]
 
 
-def test_a_listener_that_cannot_hear_says_so_once_and_tries_again(world, hasty, monkeypatch, caplog):
-    monkeypatch.setattr(listener, "LISTEN_TIMEOUT", HOUR)
+def test_a_listener_that_cannot_hear_says_so_once_and_tries_again(world, caplog):
     last = Wire()
-    one = world(*[StoreUnavailable("no server there")] * 3, StoreUnavailable("still none"), last)
+    failures = [*[StoreUnavailable("no server there")] * 3, StoreUnavailable("still none")]
+    one = world(*failures, last, listen_timeout=HOUR, **HASTY)
     with caplog.at_level(logging.WARNING):
         first = one.listener.signal_version("a")  # it does not wait for an hour
         wait_until(lambda: one.tried == 5)
@@ -167,17 +164,16 @@ def test_a_listener_that_cannot_hear_says_so_once_and_tries_again(world, hasty, 
     ]
 
 
-def test_while_it_cannot_hear_a_new_queue_does_not_wait_for_it(world, monkeypatch):
-    monkeypatch.setattr(listener, "LISTEN_TIMEOUT", HOUR)
-    one = world(StoreUnavailable("no server there"))
+def test_while_it_cannot_hear_a_new_queue_does_not_wait_for_it(world):
+    one = world(StoreUnavailable("no server there"), listen_timeout=HOUR)
     for name in "abc":
         one.listener.signal_version(name)
     assert one.tried == 1
 
 
-def test_signals_that_were_lost_wake_who_waits_and_warn_nobody(world, hasty, caplog):
+def test_lost_signals_wake_waiting_threads_without_a_warning(world, caplog):
     first, second = Wire(), Everything()
-    one = world(first, second)
+    one = world(first, second, **HASTY)
     with caplog.at_level(logging.WARNING):
         sleeper = one.sleeper("a")
         first.coming.put(SignalsLost())
@@ -200,11 +196,9 @@ def test_one_that_is_lost_each_time_is_not_tried_without_end(world):
     assert one.tried <= 2
 
 
-def test_a_queue_that_is_refused_keeps_no_other_from_being_heard(world, hasty, monkeypatch, caplog):
-    monkeypatch.setattr(listener, "LISTEN_TIMEOUT", HOUR)
-    monkeypatch.setattr(listener, "MAX_RECONNECT_PAUSE", 0.05)
+def test_a_queue_that_is_refused_keeps_no_other_from_being_heard(world, caplog):
     wire = Wire(refuses="ab")
-    one = world(wire)
+    one = world(wire, **HASTY, listen_timeout=HOUR, max_reconnect_pause=0.05)
     with caplog.at_level(logging.WARNING):
         for name in "abc":
             one.listener.signal_version(name)
@@ -221,10 +215,9 @@ def test_a_queue_that_is_refused_keeps_no_other_from_being_heard(world, hasty, m
 
 
 @pytest.mark.parametrize("kind", [Wire, Everything])
-def test_queues_that_nobody_waits_for_are_forgotten_and_the_thread_ends_then(world, hasty, monkeypatch, kind):
-    monkeypatch.setattr(listener, "IDLE_TIMEOUT", 0.05)
+def test_idle_queues_are_forgotten_and_the_thread_ends_then(world, kind):
     first, second = kind(), kind()
-    one = world(first, second)
+    one = world(first, second, **HASTY, idle_timeout=0.05)
     sleeper = one.sleeper("a")
     old = one.listener.signal_version("b")
     wait_until(lambda: "b" not in one.listener._queues, description="that b is forgotten")
@@ -240,10 +233,9 @@ def test_queues_that_nobody_waits_for_are_forgotten_and_the_thread_ends_then(wor
     ended(sleeper)
 
 
-def test_no_more_queues_are_kept_than_is_allowed_and_those_waited_for_last(world, hasty, monkeypatch):
-    monkeypatch.setattr(listener, "MAX_IDLE_QUEUES", 10)
+def test_no_more_queues_are_kept_than_is_allowed_and_those_waited_for_last(world):
     wire = Wire()
-    one = world(wire)
+    one = world(wire, **HASTY, idle_queues=10)
     sleeper = one.sleeper("first")
     for number in range(300):
         one.listener.signal_version(f"q{number}")
@@ -260,13 +252,12 @@ def test_a_close_ends_all_waits_and_the_thread(world):
     for sleeper in sleepers:
         ended(sleeper)
     wait_until(lambda: not one.running, description="the end of its thread")
-    ended(one.waiter("d", one.listener.signal_version("d")))  # a closed one keeps nobody asleep
+    ended(one.waiter("d", one.listener.signal_version("d")))  # a closed one keeps no thread asleep
     assert not one.running
 
 
-def test_a_listener_that_nobody_has_any_more_ends(hasty, monkeypatch):
-    monkeypatch.setattr(listener, "IDLE_TIMEOUT", 0.05)
-    one = World(Wire())
+def test_a_listener_without_references_ends():
+    one = World(Wire(), **HASTY, idle_timeout=0.05)
     one.listener.signal_version("a")
     gone = weakref.ref(one)
     del one
@@ -276,8 +267,7 @@ def test_a_listener_that_nobody_has_any_more_ends(hasty, monkeypatch):
 def test_a_thread_that_failed_is_started_again(world, monkeypatch):
     hook = []
     monkeypatch.setattr(threading, "excepthook", hook.append)
-    one = world(ZeroDivisionError(), Wire())
-    monkeypatch.setattr(listener, "LISTEN_TIMEOUT", 0.01)
+    one = world(ZeroDivisionError(), Wire(), listen_timeout=0.01)
     one.listener.signal_version("a")
     wait_until(lambda: hook)
     one.listener.signal_version("a")

@@ -1,7 +1,7 @@
 """Which owner of a consumer counts as alive: other PID namespaces, machines, set-back clocks.
 
-The namespaces are real where this system lets someone make one: root, sudo without a password, or
-anyone (user namespaces). Else a process only says that it is in another one.
+The namespaces are real if this system lets a user make one: root, sudo without a password, or every
+user (user namespaces). Else a process only says that it is in another one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ import pytest
 
 from spark_queue import open_store
 from spark_queue.messages.message import pushes
+from spark_queue.stores.conformance.limits import limits_of, with_limits
 from spark_queue.stores.conformance.waiting import wait_until
+from spark_queue.stores.limits import StoreLimits
 from spark_queue.stores.services import owner, ownership
 from spark_queue.stores.services.log.log import Log
 from spark_queue.stores.services.owner import UNKNOWN_BOOT, Batch, Owner, consumers
@@ -35,11 +37,12 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="namespaces are 
 HOLD = """
 import select, sys
 from spark_queue import FencedError, open_store
+from spark_queue.stores.conformance.limits import limits_of
 from spark_queue.stores.services import owner, ownership
-owner.OWNER_TIMEOUT_MS = 3_600_000  # a busy machine may be slow
 if sys.argv[3:]:
     owner._boot_id = lambda: sys.argv[3]
-with open_store(sys.argv[1]) as store:
+limits = limits_of(sys.argv[1], owner_timeout_ms=3_600_000)  # a busy machine may be slow
+with open_store(sys.argv[1], limits=limits) as store:
     mine = ownership.Ownership(store, sys.argv[2], "c/1")
     try:
         mine.take()
@@ -91,7 +94,7 @@ class Process:
         return self._process.communicate()[1]
 
     def kill(self):
-        """Kill it, and wait until it is gone: then nobody holds the other end of its output.
+        """Kill it, and wait until it is gone: then no process holds the other end of its output.
 
         What sudo has started may not be killed, and ends with its input: it takes no leave either.
         """
@@ -149,7 +152,7 @@ def note_of(store, name):
         ]
     ],
 )
-def test_a_second_query_is_refused_wherever_the_first_one_lives(start, store, name, places, monkeypatch):
+def test_a_second_query_is_refused_wherever_the_first_one_lives(start, url, name, places):
     first, second = places
     one = start(first)
     assert one.says.startswith("taken")
@@ -159,9 +162,9 @@ def test_a_second_query_is_refused_wherever_the_first_one_lives(start, store, na
     one.kill()
     # The note is valid for an hour yet. So the one who waits goes by the signs of life, or knows
     # that it is gone.
-    monkeypatch.setattr(owner, "OWNER_TIMEOUT_MS", 300)
     began = time.monotonic()
-    Ownership(store, name, "c/1").take()
+    with open_store(url, limits=limits_of(url, owner_timeout_ms=300)) as store:
+        Ownership(store, name, "c/1").take()
     assert (time.monotonic() - began >= 0.3) == (first != "here")
 
 
@@ -172,8 +175,9 @@ def test_processes_of_one_container_know_at_once_that_the_owner_has_ended(start,
     assert owner_of(store, name, "c/1") is None
 
 
+@with_limits(owner_timeout_ms=200)
 @pytest.mark.parametrize("version", [1, 2])
-def test_of_an_owner_noted_without_its_namespace_the_heartbeat_decides(store, name, version, monkeypatch):
+def test_of_an_owner_noted_without_its_namespace_the_heartbeat_decides(store, name, version):
     """Earlier versions wrote the id of the machine's start alone."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         start = file.read().strip()
@@ -185,7 +189,6 @@ def test_of_an_owner_noted_without_its_namespace_the_heartbeat_decides(store, na
     store.set_note(queue_note_key(name, "consumer", "c/1"), value, 0)
     assert owner_of(store, name, "c/1") == Owner(**fields), "no process has this number here"
     assert [one for *_, one in consumers(store, name)] == [Owner(**fields)]
-    monkeypatch.setattr(owner, "OWNER_TIMEOUT_MS", 200)
     mine = Ownership(store, name, "c/1")
     mine.take(Batch(9, 3))
     assert mine.number == (1 if version == 1 else 5)
@@ -226,14 +229,14 @@ def test_an_owner_that_is_silent_counts_as_dead_though_the_databases_clock_was_s
 
     def sleep(seconds):
         slept.append(seconds)
-        assert len(slept) < 1_000, "it waits for ever"
+        assert len(slept) < 1_000, "it waits forever"
 
     clock = SimpleNamespace(monotonic=lambda: 50 + sum(slept), sleep=sleep)
     monkeypatch.setattr(ownership, "time", clock)
     monkeypatch.setattr(owner, "time", clock)
     with caplog.at_level(logging.WARNING):
         Ownership(store, name, "c/1").take()
-    assert sum(slept) == pytest.approx(owner.OWNER_TIMEOUT_MS / 1000, abs=2 * ownership.TAKEOVER_POLL)
+    assert sum(slept) == pytest.approx(StoreLimits.owner_timeout_ms / 1000, abs=2 * StoreLimits.takeover_poll)
     who = f"consumer c/1 of queue {name!r}: "
     process = f"process {os.getpid()} on elsewhere"
     assert [one.getMessage() for one in caplog.records] == [
@@ -243,7 +246,8 @@ def test_an_owner_that_is_silent_counts_as_dead_though_the_databases_clock_was_s
     ]
 
 
-def test_whoever_waits_long_says_so_again_and_seldom(store, name, monkeypatch, caplog):
+@with_limits(takeover_poll=1)
+def test_a_process_that_waits_long_logs_it_again_but_rarely(store, name, monkeypatch, caplog):
     first = Ownership(store, name, "c/1")
     first.take()
     first.announce_exit()
@@ -254,7 +258,6 @@ def test_whoever_waits_long_says_so_again_and_seldom(store, name, monkeypatch, c
         if sum(slept) < 100:
             first.renew()
 
-    monkeypatch.setattr(ownership, "TAKEOVER_POLL", 1)
     clock = SimpleNamespace(monotonic=lambda: sum(slept), sleep=sleep)
     monkeypatch.setattr(ownership, "time", clock)
     monkeypatch.setattr(owner, "time", clock)
@@ -265,8 +268,8 @@ def test_whoever_waits_long_says_so_again_and_seldom(store, name, monkeypatch, c
     assert "which is about to end" in caplog.text
 
 
-def test_who_seals_a_log_and_dies_holds_nobody_up_though_the_databases_clock_was_set_back(store, name, monkeypatch):
-    monkeypatch.setattr(owner, "OWNER_TIMEOUT_MS", 200)
+@with_limits(owner_timeout_ms=200)
+def test_a_process_that_dies_as_it_seals_a_log_blocks_no_other_though_the_databases_clock_was_set_back(store, name):
     reader = Log(store, name)
     start = reader.first()
     store.push(name, pushes(list(range(5))))

@@ -15,9 +15,9 @@ from redis import Redis
 from spark_queue import Queue, open_store
 from spark_queue.errors import StoreError
 from spark_queue.messages.message import pushes
-from spark_queue.stores import base
+from spark_queue.stores.conformance.limits import with_limits
 from spark_queue.stores.conformance.waiting import wait_until
-from spark_queue.stores.services import listener, signals
+from spark_queue.stores.services import signals
 from spark_queue.stores.sqlite.change_poll import POLL_INTERVAL
 from tests.stores.clock import Clock
 
@@ -28,13 +28,12 @@ HOUR = 3_600_000
 
 
 @pytest.fixture
-def deaf_for_an_hour(monkeypatch):
+def deaf_for_an_hour(set_limits):
     """A client that waits polls after an HOUR only, so only a signal can wake it within a test.
 
-    It waits until its connection is up: a busy machine may need longer than LISTEN_TIMEOUT.
+    It waits until its connection is up: a busy machine may need longer than by default.
     """
-    monkeypatch.setattr(base, "POLL_INTERVAL_MS", HOUR)
-    monkeypatch.setattr(listener, "LISTEN_TIMEOUT", 60.0)
+    set_limits(poll_interval_ms=HOUR, listen_timeout=60.0)
 
 
 @pytest.fixture
@@ -85,7 +84,7 @@ def hold(store, queue, tag):
 
 
 @pytest.mark.parametrize("act", ["push", "publish", "rollback", "move", "scheduled"])
-def test_whoever_brings_a_message_wakes_who_waits(deaf_for_an_hour, waiting, store, other, name, act):
+def test_each_operation_that_brings_a_message_wakes_a_client(deaf_for_an_hour, waiting, store, other, name, act):
     tag = f"c-{name}/0"
     if act == "publish":
         other.stage(name, f"{name}/0/a", pushes(["x"]))
@@ -176,7 +175,7 @@ def test_threads_that_share_a_store_need_no_signal(deaf_for_an_hour, waiting, mo
     assert waiter.woken()
 
 
-def test_a_resume_wakes_who_waits_and_a_pause_keeps_him_asleep(deaf_for_an_hour, waiting, store, other, name):
+def test_a_resume_wakes_a_waiting_client_and_a_pause_keeps_it_asleep(deaf_for_an_hour, waiting, store, other, name):
     waiter = waiting(store, name)
     other.pause(name)
     before = waiter.sleeps
@@ -188,7 +187,7 @@ def test_a_resume_wakes_who_waits_and_a_pause_keeps_him_asleep(deaf_for_an_hour,
 
 
 @pytest.mark.stores(server=True)
-def test_a_pause_is_told_by_a_signal_which_is_no_message(url_of, scheme, monkeypatch):
+def test_the_signal_of_a_pause_is_no_message(url_of, scheme, monkeypatch):
     queue = f"t{uuid.uuid4().hex[:16]}"
     with open_store(url_of(scheme)) as store, open_store(url_of(scheme)) as other:
         rung = store._signal_version(queue)
@@ -235,12 +234,12 @@ def test_pauses_on_mongodb_are_signalled_as_keuss_does(mongodb_url):
         store.drop(queue)
 
 
+@with_limits(poll_interval_ms=100)
 def test_messages_arrive_though_every_signal_is_lost(monkeypatch, waiting, store, other, name):
     if isinstance(store, signals.SignallingStore):
         monkeypatch.setattr(other._sender, "_send", lambda *_: None)
     else:
         monkeypatch.setattr(store, "_signal_version", lambda *_: 0)
-    monkeypatch.setattr(base, "POLL_INTERVAL_MS", 100)
     waiter = waiting(store, name)
     other.push(name, pushes(["x"]))
     assert waiter.woken()
@@ -273,8 +272,8 @@ def test_a_mongodb_signal_is_as_keuss_sends_it(mongodb_url):
         store.drop(queue)
 
 
-def test_a_user_who_may_not_signal_still_pushes_and_waits(redis_url, waiting, monkeypatch, caplog):
-    monkeypatch.setattr(base, "POLL_INTERVAL_MS", 100)
+@with_limits(poll_interval_ms=100)
+def test_a_user_who_may_not_signal_still_pushes_and_waits(redis_url, waiting, caplog):
     queue = f"t{uuid.uuid4().hex[:16]}"
     with Redis.from_url(redis_url) as raw:
         may = {"keys": ["*"], "categories": ["+@all"]}
@@ -289,16 +288,16 @@ def test_a_user_who_may_not_signal_still_pushes_and_waits(redis_url, waiting, mo
                 store.drop(queue)
         finally:
             raw.acl_deluser(queue)
-    told = sorted(one.getMessage().partition(":")[0] for one in caplog.records)
-    assert told == [
+    reported = sorted(one.getMessage().partition(":")[0] for one in caplog.records)
+    assert reported == [
         f"signals of queue '{queue}' are not received, so its waiting clients poll",
         f"signals of queue '{queue}' are not sent, so waiting clients poll",
     ]
     assert "sesame" not in caplog.text
 
 
+@with_limits(signal_window=0)  # each push has its signal
 def test_a_signal_that_cannot_be_sent_does_not_fail_the_push(monkeypatch, caplog, mongodb_url):
-    monkeypatch.setattr(signals, "SIGNAL_WINDOW", 0)  # each push has its signal
     queue = f"t{uuid.uuid4().hex[:16]}"
     with open_store(mongodb_url) as store, caplog.at_level(logging.WARNING):
 

@@ -23,10 +23,8 @@ from pymongo import MongoClient
 
 from spark_queue import PoolExhausted, open_store
 from spark_queue.messages.message import pushes
-from spark_queue.stores import base
+from spark_queue.stores.conformance.limits import with_limits
 from spark_queue.stores.conformance.waiting import DEADLINE, wait_until
-from spark_queue.stores.redis import connections as redis
-from spark_queue.stores.services import listener
 from tests.stores.services.test_signals import HOUR, deaf_for_an_hour, listeners, other  # noqa: F401
 
 pytestmark = pytest.mark.every_store  # each has signals of its own
@@ -123,18 +121,17 @@ def test_a_thousand_queues_that_were_waited_for_leave_one_thread(deaf_for_an_hou
 
 
 @signalling
-def test_ten_thousand_queues_are_forgotten(store, run, monkeypatch):
-    monkeypatch.setattr(listener, "LISTENER_HEARTBEAT", 0.1)
+@with_limits(listener_heartbeat=0.1)
+def test_ten_thousand_queues_are_forgotten(store, run):
     for number in range(10_000):
         store._signal_version(f"{run}.{number}")
-    wait_until(lambda: len(store._listener._queues) <= listener.MAX_IDLE_QUEUES)
+    wait_until(lambda: len(store._listener._queues) <= store.limits.idle_queues)
     assert f"{run}.9999" in store._listener._queues
     assert not store._listener._changes or len(store._listener._changes) < 10_000
 
 
-def test_redis_is_told_which_queues_are_forgotten(redis_url, raw, run, monkeypatch):
-    monkeypatch.setattr(listener, "LISTENER_HEARTBEAT", 0.05)
-    monkeypatch.setattr(listener, "MAX_IDLE_QUEUES", 5)
+@with_limits(listener_heartbeat=0.05, idle_queues=5)
+def test_forgotten_queues_are_unsubscribed_from_redis(redis_url, raw, run):
     queues = [f"{run}.{number}" for number in range(20)]
     with opened(redis_url) as store:
         for queue in queues:
@@ -188,9 +185,8 @@ def test_who_waits_is_woken_in_a_process_that_was_forked(deaf_for_an_hour, store
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the driver's: it was not closed
 @signalling
-def test_a_store_that_nobody_has_any_more_leaves_no_thread(url, run, monkeypatch):
-    monkeypatch.setattr(listener, "LISTENER_HEARTBEAT", 0.05)
-    monkeypatch.setattr(listener, "IDLE_TIMEOUT", 0.1)
+@with_limits(listener_heartbeat=0.05, idle_timeout=0.1)
+def test_a_store_without_references_leaves_no_thread(url, run):
     before = set(listeners())
     store = opened(url)
     store._signal_version(run)
@@ -232,14 +228,13 @@ def test_a_cursor_that_is_ended_or_overtaken_is_followed_by_another(
         assert not caplog.records
 
 
+@with_limits(reconnect_pause=0.05)
 def test_a_connection_that_is_cut_is_followed_by_another(
     deaf_for_an_hour,  # noqa: F811
     redis_url,
     raw,
     run,
-    monkeypatch,
 ):
-    monkeypatch.setattr(listener, "RECONNECT_PAUSE", 0.05)
     with opened(redis_url) as store, opened(redis_url) as other:  # noqa: F811
         sleepers = Sleepers(store, [run])
         port = store._listener._subscription._pubsub.connection._sock.getsockname()[1]
@@ -256,7 +251,7 @@ def test_a_connection_that_is_cut_is_followed_by_another(
 
 
 @contextmanager
-def held(connections, hold):
+def connections_held(connections, hold):
     """Hold connections, each in a thread, within the block."""
     with ThreadPoolExecutor(connections) as threads:
         holding = [threads.submit(hold) for _ in range(connections)]
@@ -274,7 +269,7 @@ def test_a_mongodb_pool_in_use_is_an_error_and_no_hang(mongodb_url, run):
         def hold():  # the server answers late, for nothing changes
             client.admin.command("hello", topologyVersion=version, maxAwaitTimeMS=3_000)
 
-        with held(2, hold):
+        with connections_held(2, hold):
             wait_until(lambda: [one.pool.active_sockets for one in client._topology._servers.values()] == [2])
             for act in (lambda: store.push(run, pushes(["x"])), lambda: store.reserve(run, "c/1", 1), store.now):
                 began = time.monotonic()
@@ -291,9 +286,8 @@ def test_a_mongodb_pool_has_a_time_limit_unless_the_url_says_another(mongodb_url
             assert store._database().client.options.pool_options.wait_queue_timeout == seconds
 
 
-def test_a_redis_pool_in_use_is_an_error_and_no_hang(redis_url, run, monkeypatch):
-    monkeypatch.setattr(redis, "POOL_SIZE", 2)
-    monkeypatch.setattr(redis, "POOL_TIMEOUT", 0.2)
+@with_limits(pool_size=2, pool_timeout=0.2)
+def test_a_redis_pool_in_use_is_an_error_and_no_hang(redis_url, run):
     with opened(redis_url) as store:
         store.push(run, pushes(["x"]))
         with store._connection() as client:
@@ -304,7 +298,7 @@ def test_a_redis_pool_in_use_is_an_error_and_no_hang(redis_url, run, monkeypatch
             begun.wait(DEADLINE)
             client.blpop([f"{run}.none"], timeout=3)
 
-        with held(2, hold):
+        with connections_held(2, hold):
             begun.wait(DEADLINE)
             wait_until(lambda: client.connection_pool.pool.empty())
             began = time.monotonic()
@@ -315,8 +309,8 @@ def test_a_redis_pool_in_use_is_an_error_and_no_hang(redis_url, run, monkeypatch
         store.drop(run)
 
 
-def test_more_threads_than_connections_share_the_redis_pool(redis_url, run, monkeypatch):
-    monkeypatch.setattr(redis, "POOL_SIZE", 4)
+@with_limits(pool_size=4)
+def test_more_threads_than_connections_share_the_redis_pool(redis_url, run):
     with opened(redis_url) as store:
         with ThreadPoolExecutor(50) as threads:
             assert sum(threads.map(lambda n: store.push(run, pushes([n])), range(500))) == 500
@@ -325,8 +319,8 @@ def test_more_threads_than_connections_share_the_redis_pool(redis_url, run, monk
         store.drop(run)
 
 
-def test_a_pool_of_one_mongodb_connection_is_left_to_the_operations(mongodb_url, run, monkeypatch, caplog):
-    monkeypatch.setattr(base, "POLL_INTERVAL_MS", 50)
+@with_limits(poll_interval_ms=50)
+def test_a_pool_of_one_mongodb_connection_is_left_to_the_operations(mongodb_url, run, caplog):
     with (
         opened(with_parameters(mongodb_url, "maxPoolSize=1")) as store,
         opened(mongodb_url) as other,  # noqa: F811

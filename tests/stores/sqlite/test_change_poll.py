@@ -29,7 +29,7 @@ def wait_until_all_wait(poll, n):
         time.sleep(0.001)
 
 
-def start(pool, poll, timeout, n):
+def start_waiting(pool, poll, timeout, n):
     """Let one more thread wait, so that n do."""
     one = pool.submit(poll.wait, 0, timeout)
     wait_until_all_wait(poll, n)
@@ -58,7 +58,7 @@ def test_when_the_one_that_polls_leaves_another_goes_on():
     number = Number()
     poll = ChangePoll(number.read)
     with ThreadPoolExecutor(3) as pool:
-        first = start(pool, poll, 0.05, 1)
+        first = start_waiting(pool, poll, 0.05, 1)
         others = [pool.submit(poll.wait, 0, LONG) for _ in range(2)]
         first.result(LONG)
         wait_until_all_wait(poll, 2)
@@ -72,7 +72,7 @@ def test_a_change_that_only_newer_threads_know_wakes_the_older_ones():
     number = Number()
     poll = ChangePoll(number.read)
     with ThreadPoolExecutor(3) as pool:
-        poller, older = start(pool, poll, 0.2, 1), start(pool, poll, LONG, 2)
+        poller, older = start_waiting(pool, poll, 0.2, 1), start_waiting(pool, poll, LONG, 2)
         pool.submit(poll.wait, 1, LONG)  # has seen the change
         older.result(LONG)
         number.value = 2
@@ -105,7 +105,7 @@ def test_a_forked_process_polls_itself():
     number = Number()
     poll = ChangePoll(number.read)
     with ThreadPoolExecutor(1) as pool:
-        waiting = start(pool, poll, LONG, 1)
+        waiting = start_waiting(pool, poll, LONG, 1)
         child = os.fork()
         if not child:  # the copy of the thread that polls does not run here
             number.lock = threading.Lock()

@@ -47,7 +47,7 @@ def here(monkeypatch):
     return lambda place: monkeypatch.chdir(place.home)
 
 
-def payloads(url):
+def first_payloads(url):
     with Queue(url, "q") as queue:
         return [one.payload for one in queue.peek(10)]
 
@@ -66,7 +66,7 @@ def test_a_task_that_does_not_find_the_file_of_the_driver_fails(tmp_path, here, 
     if namespaces():
         assert f"this task, on host {HOST!r}" in said and f"on host {socket.gethostname()!r}" in said
         assert ("for the processes of one machine" in said) == machine
-    assert payloads(place.url) == []
+    assert first_payloads(place.url) == []
     assert (place.other / "queues.db").exists() == (finds == "another one"), "a task creates none"
 
 
@@ -74,7 +74,7 @@ def test_containers_of_one_machine_share_a_volume(tmp_path, here):
     place = Place(tmp_path, shared=True)
     here(place)
     assert push_elsewhere(place, for_tasks(place.url)) == "pushed\n"
-    assert payloads(place.url) == ["elsewhere"]
+    assert first_payloads(place.url) == ["elsewhere"]
 
 
 def test_a_path_with_a_link_is_the_same_file(tmp_path):
@@ -84,11 +84,11 @@ def test_a_path_with_a_link_is_the_same_file(tmp_path):
     for path in ("link", "data"):
         with Queue(FileUrl(f"sqlite:///{tmp_path}/{path}/queues.db", url.file), "q") as queue:
             queue.push(path)
-    assert payloads(str(url)) == ["link", "data"]
+    assert first_payloads(str(url)) == ["link", "data"]
 
 
-def test_without_a_boot_id_the_host_name_tells_machines_apart(tmp_path, monkeypatch):
-    monkeypatch.setattr(sqlite_file, "_BOOT", tmp_path / "nothing")
+def test_without_a_boot_id_the_host_name_identifies_the_machine(tmp_path, monkeypatch):
+    monkeypatch.setattr(sqlite_file, "_BOOT", tmp_path / "nothing")  # a file of the system
     sqlite_file._machine_id.cache_clear()
     try:
         url = for_tasks(f"sqlite:///{tmp_path}/queues.db")
@@ -107,7 +107,7 @@ def test_a_file_that_was_replaced_after_the_plan_is_refused(tmp_path, sqlite_url
     os.replace(tmp_path / "queues.db", tmp_path / "old.db")
     for made in (False, True):
         if made:
-            payloads(sqlite_url)
+            first_payloads(sqlite_url)
         with open_store(url) as store, pytest.raises(OptionError, match="was replaced meanwhile"):
             store.queues()
         assert (tmp_path / "queues.db").exists() == made

@@ -13,7 +13,7 @@ from contextlib import closing
 import pytest
 
 from spark_queue import OptionError, Queue, StoreError, StoreUnavailable, open_store, shrink
-from spark_queue.stores.sqlite import store as sqlite
+from spark_queue.stores.conformance.limits import with_limits
 from tests.command_line import Run
 
 
@@ -74,10 +74,10 @@ WORK = {
 @pytest.mark.parametrize("work", WORK)
 def test_a_file_that_was_taken_away_acknowledges_nothing(queue, path, way, work):
     (held,) = queue.reserve(1)
-    take_away, told = WAYS[way]
+    take_away, expected = WAYS[way]
     take_away(path)
     for _ in range(2):  # and the same client does not go on in another file
-        with pytest.raises(StoreError, match=f"{told} while it was in use.*nothing of it is kept.*restart"):
+        with pytest.raises(StoreError, match=f"{expected} while it was in use.*nothing of it is kept.*restart"):
             WORK[work](queue, held)
 
 
@@ -223,14 +223,14 @@ def size_of(path):
     return sum(one.stat().st_size for one in (path, path.with_name("queues.db-wal")))
 
 
-def fill(url, name, count):
+def push_and_commit_large(url, name, count):
     with Queue(url, name) as queue:
         queue.push_many(["x" * 10_000] * count)
         queue.commit(*queue.reserve(count))
 
 
 def test_a_file_is_shrunk_in_place_while_others_use_it(queue, path, sqlite_url):
-    fill(sqlite_url, "large", 1_000)
+    push_and_commit_large(sqlite_url, "large", 1_000)
     before, inode = size_of(path), path.stat().st_ino
     (held,) = queue.reserve(1)
     queue.statistics()  # writes the counts now: a thread would write them a moment later, and the file grows by them
@@ -245,7 +245,7 @@ def test_a_file_is_shrunk_in_place_while_others_use_it(queue, path, sqlite_url):
 
 
 def test_a_writer_waits_while_a_file_is_shrunk(queue, sqlite_url):
-    fill(sqlite_url, "large", 5_000)
+    push_and_commit_large(sqlite_url, "large", 5_000)
     with ThreadPoolExecutor(1) as pool:
         shrinking = pool.submit(shrink, sqlite_url)
         pushed = 0
@@ -256,9 +256,9 @@ def test_a_writer_waits_while_a_file_is_shrunk(queue, sqlite_url):
     assert queue.sizes().total == 2 + pushed
 
 
-def test_what_is_read_while_a_file_is_shrunk_makes_it_say_so(queue, path, sqlite_url, monkeypatch):
-    fill(sqlite_url, "large", 100)
-    monkeypatch.setattr(sqlite, "BUSY_TIMEOUT", 0.1)
+@with_limits(busy_timeout=0.1)
+def test_what_is_read_while_a_file_is_shrunk_makes_it_say_so(queue, path, sqlite_url):
+    push_and_commit_large(sqlite_url, "large", 100)
     reading = queue.store.peek("q", [])
     next(reading)
     with closing(sqlite3.connect(path)) as reader:
@@ -286,7 +286,7 @@ def test_a_file_that_is_missing_is_not_created_to_be_shrunk(path, sqlite_url):
 
 
 def test_the_command_compact_shrinks_a_file(queue, sqlite_url):
-    fill(sqlite_url, "large", 100)
+    push_and_commit_large(sqlite_url, "large", 100)
     queue.store.write_counts()
     assert re.fullmatch(r"the file is \d[\d,]+ bytes smaller\n", Run("compact", sqlite_url).out)
     assert Run("compact", "--json", sqlite_url).json["bytes"] >= 0

@@ -26,7 +26,7 @@ def inode_of(path):
     return path.stat().st_dev, path.stat().st_ino
 
 
-def payloads(url):
+def sorted_payloads(url):
     with Queue(url, "q") as queue:
         return sorted(one.payload for one in queue.peek(1_000))
 
@@ -64,13 +64,13 @@ def test_parent_child_and_grandchild_go_on_with_what_they_had_open(queue, sqlite
 
     in_child(work)
     queue.push("parent again")
-    assert payloads(sqlite_url) == ["child", "child again", "grandchild", "parent", "parent again"]
+    assert sorted_payloads(sqlite_url) == ["child", "child again", "grandchild", "parent", "parent again"]
 
 
 def test_a_store_that_was_used_in_the_child_first(sqlite_url):
     with Queue(sqlite_url, "q") as queue:
         in_child(lambda: queue.push("child"))
-        assert payloads(sqlite_url) == ["child"]
+        assert sorted_payloads(sqlite_url) == ["child"]
 
 
 def test_what_a_process_has_reserved_is_its_own_after_a_fork(queue):
@@ -137,7 +137,7 @@ def test_threads_push_while_others_fork(queue, sqlite_url):
     done.set()
     for one in pushing:
         one.join(60)
-    found = payloads(sqlite_url)
+    found = sorted_payloads(sqlite_url)
     assert found.count("thread") == sum(map(len, pushed)) > 0
     assert found.count("child of 0") == found.count("child of 1") == 5
 
@@ -184,7 +184,7 @@ def thread(work):
 @pytest.fixture
 def busy(queue, monkeypatch):
     """A thread of this process is in a call until the end of the test."""
-    monkeypatch.setattr(forks, "FORK_WAIT", 0.02)
+    monkeypatch.setattr(forks, "FORK_WAIT", 0.02)  # hooks of the process, not of a store
     entered, done = threading.Event(), threading.Event()
 
     def write():
@@ -223,13 +223,13 @@ def test_a_child_is_refused_if_a_thread_was_in_a_call(queue, sqlite_url, tmp_pat
                 lambda: other.now(),  # a lock of SQLite itself may be held
                 lambda: in_child(lambda: queue.push("grandchild")),
             ]
-            told = [refused(one) for one in calls]
+            reported = [refused(one) for one in calls]
         queue.close()
         gc.collect()
-        return told
+        return reported
 
     assert set(in_child(work)) == {"refused"}
-    assert payloads(sqlite_url) == ["parent"]
+    assert sorted_payloads(sqlite_url) == ["parent"]
     assert not (tmp_path / "other.db").exists()
 
 
@@ -241,11 +241,11 @@ def test_the_parent_of_a_refused_child_loses_nothing(queue, busy, sqlite_url):
 
 
 def test_after_the_call_has_ended_children_are_not_refused(queue, sqlite_url, monkeypatch):
-    monkeypatch.setattr(forks, "FORK_WAIT", 0.02)
+    monkeypatch.setattr(forks, "FORK_WAIT", 0.02)  # hooks of the process, not of a store
     with queue.store._transaction():
         assert in_child(lambda: refused(lambda: queue.push("child")))
     in_child(lambda: queue.push("child"))
-    assert payloads(sqlite_url) == ["child", "parent"]
+    assert sorted_payloads(sqlite_url) == ["child", "parent"]
 
 
 def test_a_child_that_is_forked_within_a_call_commits_nothing(queue, sqlite_url):
@@ -264,7 +264,7 @@ def test_a_child_that_is_forked_within_a_call_commits_nothing(queue, sqlite_url)
 
     transaction()
     assert queue.store.note("late") is not None
-    assert payloads(sqlite_url) == ["parent"]
+    assert sorted_payloads(sqlite_url) == ["parent"]
 
 
 def test_a_child_is_refused_a_file_that_its_parent_is_reading(queue, sqlite_url, tmp_path):
@@ -286,7 +286,7 @@ def test_a_child_is_refused_a_file_that_its_parent_is_reading(queue, sqlite_url,
     assert in_child(work) == "refused"
     assert rows + sum(batch.num_rows for batch in reading) == queue.sizes().ready == 30_001
     in_child(lambda: queue.push("child"))
-    assert payloads(f"sqlite:///{tmp_path}/other.db") == ["child"]
+    assert sorted_payloads(f"sqlite:///{tmp_path}/other.db") == ["child"]
 
 
 # --- forks without hooks --------------------------------------------------------------------------------------------
@@ -343,8 +343,8 @@ end_threads()
 assert Child(lambda: queue.push("child"), c.fork).result(), "nothing was open"
 """
     run(FORKS + program, sqlite_url, tmp_path)
-    assert payloads(sqlite_url) == ["child", "parent", "parent again"]
-    assert payloads(f"sqlite:///{tmp_path}/other.db") == ["child", "child"]
+    assert sorted_payloads(sqlite_url) == ["child", "parent", "parent again"]
+    assert sorted_payloads(f"sqlite:///{tmp_path}/other.db") == ["child", "child"]
 
 
 @pytest.mark.parametrize("noticed", [True, False], ids=["a call", "no call"])
@@ -364,7 +364,7 @@ print("ends", flush=True)
     arguments = [sqlite_url, tmp_path, *(["a call"] if noticed else [])]
     assert run(FORKS + program, *arguments) == "ends\n"  # also the end of the child: it has the pipe
     assert (tmp_path / "queues.db-wal").stat().st_size > 0
-    assert payloads(sqlite_url) == ["parent"]
+    assert sorted_payloads(sqlite_url) == ["parent"]
 
 
 def test_a_child_that_ends_by_itself_closes_nothing(sqlite_url, tmp_path):
@@ -388,4 +388,4 @@ print("ends", flush=True)
 """
     assert run(FORKS + program, sqlite_url, tmp_path) == "ends\n"
     assert (tmp_path / "queues.db-wal").stat().st_size > 0
-    assert payloads(sqlite_url) == ["parent"]
+    assert sorted_payloads(sqlite_url) == ["parent"]

@@ -15,8 +15,8 @@ import pytest
 
 from spark_queue.errors import AccessDenied, StoreError, StoreUnavailable
 from spark_queue.stores.conformance.waiting import wait_until
-from spark_queue.stores.support import counters
-from spark_queue.stores.support import pause as pauses
+from spark_queue.stores.limits import StoreLimits
+from spark_queue.stores.support import counters, pause
 from spark_queue.stores.support.counters import Counters, Statistics
 from spark_queue.stores.support.pause import PauseCache
 from tests.stores.clock import Clock
@@ -24,7 +24,7 @@ from tests.stores.clock import Clock
 
 def test_what_is_counted_in_a_tenth_of_a_second_is_written_together(monkeypatch):
     clock, written = Clock(monkeypatch, counters), []
-    mine = Counters(written.append)
+    mine = Counters(written.append, StoreLimits())
     for _ in range(1_000):
         mine.add("a", put=2, get=0)
         mine.add("b", reserve=1)
@@ -41,7 +41,7 @@ def test_what_is_counted_in_a_tenth_of_a_second_is_written_together(monkeypatch)
 
 def test_nothing_is_written_where_nothing_is_left_to_say():
     written = []
-    mine = Counters(written.append)
+    mine = Counters(written.append, StoreLimits())
     mine.add("a", put=0)
     mine.add("a", commit=1)
     mine.add("a", commit=-1, get=1)
@@ -52,9 +52,7 @@ def test_nothing_is_written_where_nothing_is_left_to_say():
     assert written == [{"a": {"get": 1}}]
 
 
-def test_what_cannot_be_written_is_kept_and_told_once(monkeypatch, caplog):
-    monkeypatch.setattr(counters, "FLUSH_INTERVAL", 0.01)
-    monkeypatch.setattr(counters, "RETRY_PAUSE", 0.01)
+def test_counts_that_cannot_be_written_are_kept_and_logged_once(monkeypatch, caplog):
     tried, written = [], []
 
     def write(counts):
@@ -63,7 +61,7 @@ def test_what_cannot_be_written_is_kept_and_told_once(monkeypatch, caplog):
             raise StoreUnavailable("no server there")
         written.append(counts)
 
-    mine = Counters(write)
+    mine = Counters(write, StoreLimits(flush_interval=0.01, flush_retry=0.01))
     with caplog.at_level(logging.WARNING):
         mine.add("a", put=1)
         wait_until(lambda: tried)
@@ -84,13 +82,13 @@ def test_a_client_that_is_closed_opens_nothing_again(monkeypatch):
         tried.append(counts)
         raise StoreError("gone")
 
-    mine = Counters(write)
+    mine = Counters(write, StoreLimits())
     mine.add("a", put=1)
     mine.close()
     clock.advance(3_600)
     assert len(tried) == 1
     mine.add("a", put=1)
-    clock.advance(counters.RETRY_PAUSE)
+    clock.advance(StoreLimits.flush_retry)
     assert tried[1:] == [{"a": {"put": 2}}]
     mine.close()
     clock.advance(3_600)
@@ -98,14 +96,13 @@ def test_a_client_that_is_closed_opens_nothing_again(monkeypatch):
 
 
 def test_threads_lose_no_count(monkeypatch):
-    monkeypatch.setattr(counters, "FLUSH_INTERVAL", 0.001)
     total, lock = [0], threading.Lock()
 
     def write(counts):
         with lock:
             total[0] += counts["a"]["put"]
 
-    mine = Counters(write)
+    mine = Counters(write, StoreLimits(flush_interval=0.001))
 
     def count():
         for turn in range(2_000):
@@ -123,9 +120,8 @@ def test_threads_lose_no_count(monkeypatch):
 
 
 def test_a_fork_writes_its_own_counts_and_not_its_parents(monkeypatch):
-    monkeypatch.setattr(counters, "FLUSH_INTERVAL", 60)
     there, here = multiprocessing.get_context("fork").Pipe()
-    mine = Counters(lambda counts: there.send((os.getpid(), counts)))
+    mine = Counters(lambda counts: there.send((os.getpid(), counts)), StoreLimits(flush_interval=60))
     mine.add("a", put=5)
 
     def child():
@@ -149,9 +145,8 @@ def test_a_process_that_ends_by_itself_writes_what_it_has_counted_and_does_not_w
         "import sys\n"
         "from spark_queue import open_store\n"
         "from spark_queue.messages.message import pushes\n"
-        "from spark_queue.stores.support import counters\n"
-        "counters.FLUSH_INTERVAL = 3600\n"
-        "store = open_store(sys.argv[1])\n"
+        "from spark_queue.stores.conformance.limits import limits_of\n"
+        "store = open_store(sys.argv[1], limits=limits_of(sys.argv[1], flush_interval=3600))\n"
         "store.push('q', pushes(['x'] * 7))\n"
         "raise SystemExit(sys.argv[2] == 'fail' and 'planned')"
     )
@@ -164,10 +159,9 @@ def test_a_process_that_ends_by_itself_writes_what_it_has_counted_and_does_not_w
             assert store.statistics("q") == Statistics(put=7 * number)
 
 
-def test_a_client_that_nobody_has_any_more_is_forgotten(monkeypatch):
-    monkeypatch.setattr(counters, "FLUSH_INTERVAL", 0.001)
+def test_a_client_without_references_is_forgotten(monkeypatch):
     written = []
-    mine = Counters(written.append)
+    mine = Counters(written.append, StoreLimits(flush_interval=0.001))
     mine.add("a", put=1)
     wait_until(lambda: written)
     there = weakref.ref(mine)
@@ -185,8 +179,8 @@ def test_a_client_that_nobody_has_any_more_is_forgotten(monkeypatch):
 
 
 def test_a_flag_is_asked_for_when_what_is_known_is_too_old(monkeypatch):
-    clock, asked, flag = Clock(monkeypatch, pauses), [], [True]
-    mine = PauseCache(lambda queue: asked.append(queue) or flag[0])
+    clock, asked, flag = Clock(monkeypatch, pause), [], [True]
+    mine = PauseCache(lambda queue: asked.append(queue) or flag[0], StoreLimits())
     assert [mine.is_paused("q", 0.05) for _ in range(5)] == [True] * 5
     assert asked == ["q"]
     flag[0] = False
@@ -203,7 +197,7 @@ def test_a_flag_is_asked_for_when_what_is_known_is_too_old(monkeypatch):
 
 
 def test_a_signal_that_comes_while_the_flag_is_read_is_believed():
-    mine = PauseCache(lambda queue: mine.update(queue, True) or False)
+    mine = PauseCache(lambda queue: mine.update(queue, True) or False, StoreLimits())
     assert mine.is_paused("q", 60)
     assert mine.is_paused("q", 60)
 
@@ -212,7 +206,7 @@ def test_a_queue_whose_flag_may_not_be_read_is_not_paused_and_the_log_says_so_on
     def refused(queue):
         raise AccessDenied("not authorized")
 
-    mine = PauseCache(refused)
+    mine = PauseCache(refused, StoreLimits())
     with caplog.at_level(logging.WARNING):
         assert not any(mine.is_paused("q", 0) for _ in range(5))
     assert [one.getMessage() for one in caplog.records] == [
@@ -226,12 +220,11 @@ def test_a_flag_that_cannot_be_read_for_another_reason_is_an_error(error):
         raise error
 
     with pytest.raises(type(error)):
-        PauseCache(failing).is_paused("q")
+        PauseCache(failing, StoreLimits()).is_paused("q")
 
 
 def test_no_more_queues_are_known_than_is_allowed(monkeypatch):
-    monkeypatch.setattr(pauses, "MAX_CACHED_FLAGS", 10)
-    mine = PauseCache(lambda queue: queue == "q55")
+    mine = PauseCache(lambda queue: queue == "q55", StoreLimits(cached_pauses=10))
     for number in range(100):
         assert mine.is_paused(f"q{number}") is (number == 55)
         mine.update(f"r{number}", True)

@@ -95,7 +95,7 @@ def each_odd(*kinds):
 
 
 @each_odd()
-def test_one_odd_record_stops_nobody(kind, one, url, store, queue):
+def test_one_odd_record_stops_no_reader(kind, one, url, store, queue):
     odd.put(kind, url, queue, one.record, mature=5)
     store.push(queue, pushes([payload(1)]))
     store.push(queue, pushes([payload(2), payload(3)]))

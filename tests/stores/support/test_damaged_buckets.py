@@ -23,7 +23,7 @@ LIES = ["0", "29", "31", "99999", "100001", "-1", "x", "", "9" * 30, "0000030"]
 STAGE = "s/1/a"
 
 
-def made(store, compression="lz4"):
+def bucket_record(store, compression="lz4"):
     """A bucket of 30 messages that is ready, as a record."""
     batch = with_due_time(
         pushes([{"n": n} for n in range(30)], ids=[f"id-{n:02}" for n in range(30)]), store.now() - 1000
@@ -31,7 +31,7 @@ def made(store, compression="lz4"):
     return build_bucket(batch, Buckets(100, compression))
 
 
-def put(store, queue, record, **columns):
+def put_record(store, queue, record, **columns):
     """Put a record in the database, in which such columns are others."""
     changed = {
         name: pa.array([columns[name]], one.type)
@@ -50,29 +50,29 @@ def refusal(store, queue):
 
 @pytest.mark.parametrize("compression", ["lz4", "zstd"])
 def test_a_flip_in_the_database_is_noticed_when_the_bucket_is_read(store, name, compression):
-    record, dice = made(store, compression), random.Random(1)
+    record, dice = bucket_record(store, compression), random.Random(1)
     packed = record.column("payload")[0].as_py()
     for _ in range(8):
-        put(store, name, record, payload=flipped(packed, dice.randrange(8 * len(packed))))
+        put_record(store, name, record, payload=flipped(packed, dice.randrange(8 * len(packed))))
         assert "do not have the digest" in refusal(store, name)
         store.drop(name)
 
 
 def test_a_bucket_that_comes_back_as_it_was_written_is_read(store, name):
-    put(store, name, made(store))
+    put_record(store, name, bucket_record(store))
     found = [one for batch in store.peek(name) for one in messages(batch)]
     assert [one.id for one in found] == [f"id-{n:02}" for n in range(30)]
 
 
 @pytest.mark.parametrize("lie", LIES)
 def test_a_reserve_ends_though_a_bucket_lies_about_its_messages(store, name, lie, monkeypatch):
-    record = made(store)
+    record = bucket_record(store)
     id = (
         record.column("id")[0]
         .as_py()
         .replace(f"{BUCKET_PREFIX}30{BUCKET_PREFIX}", f"{BUCKET_PREFIX}{lie}{BUCKET_PREFIX}")
     )
-    put(store, name, record, id=id)
+    put_record(store, name, record, id=id)
     assert store.sizes(name).ready == rows_of(id), "the database counts as Python does"
     claims, claim = [], store._claim
 
@@ -106,7 +106,7 @@ def staged(sqlite_url, tmp_path):
             yield store, packed, write
 
 
-def payloads(store, queue):
+def payloads_of_queue(store, queue):
     return [one.payload for batch in store.peek(queue) for one in messages(batch)]
 
 
@@ -123,7 +123,7 @@ def test_a_damaged_part_of_a_stage_is_an_error_and_nothing_is_published(staged):
         assert store.queues() == []
     write(packed)
     assert store.publish([STAGE]) == 31
-    assert payloads(store, "bad") == [f"text {n}" for n in range(30)]
+    assert payloads_of_queue(store, "bad") == [f"text {n}" for n in range(30)]
 
 
 def test_the_error_names_the_statement_that_gives_a_damaged_part_up(staged, tmp_path):
@@ -144,4 +144,4 @@ def test_stages_of_other_versions_are_read_and_they_read_ours(staged):
     assert batch.column("payload")[0].as_py() == b"text 0"
     write(to_bytes(batch, "lz4"))
     assert store.publish([STAGE]) == 31
-    assert payloads(store, "bad") == [f"text {n}" for n in range(30)]
+    assert payloads_of_queue(store, "bad") == [f"text {n}" for n in range(30)]

@@ -10,9 +10,8 @@ from spark_queue.messages.message import messages, pushes
 from spark_queue.stores.policy import QueuePolicy
 from tests import odd, registered
 from tests.stores.crash import Way
-from tests.stores.test_crash_points import BOTH, cases, world
-
-__all__ = ["world"]
+from tests.stores.crash_worlds import BOTH
+from tests.stores.test_crash_points import cases
 
 
 def fetched(store, queues):
@@ -24,16 +23,16 @@ def fetched(store, queues):
 
 @cases(*registered.schemes(server=False))
 def test_burying_is_completed_whatever_request_fails(world, name, way):
-    check(world, way)
+    check_reader(world, way)
 
 
 @pytest.mark.full
 @cases(*registered.schemes(server=True))
 def test_burying_is_completed_on_a_server_whatever_request_fails(world, name, way):
-    check(world, way)
+    check_reader(world, way)
 
 
-def check(world, way):
+def check_reader(world, way):
     """Cut a reader off at one request after the other, and let another go on."""
     scheme = world.store.url.partition(":")[0]
     kind = f"{scheme}/{registered.default_layout(scheme)}"

@@ -10,7 +10,7 @@ import pytest
 
 from spark_queue import open_store
 from spark_queue.messages.message import pushes
-from spark_queue.stores import base
+from spark_queue.stores.conformance.limits import with_limits
 from spark_queue.stores.conformance.waiting import DEADLINE, wait_until
 from spark_queue.stores.services.log.log import Log
 from spark_queue.stores.support.waiting import AwaitedQueue, Bell, NextCheck, wait_for_queues
@@ -83,8 +83,8 @@ def test_it_has_no_thread_for_each_queue_and_one_connection_for_signals(stores, 
     assert waiting.end() == [True]
 
 
+@with_limits(poll_interval_ms=10)
 def test_signals_may_be_lost(stores, name, asleep, monkeypatch):
-    monkeypatch.setattr(base, "POLL_INTERVAL_MS", 10)
     monkeypatch.setattr(Bell, "_ring", lambda *_: None)
     waiting = Waiting([AwaitedQueue(store, f"{name}.{n}") for n, store in enumerate(stores)])
     assert asleep.wait(DEADLINE)

@@ -17,7 +17,7 @@ that reserve in turns would mix up the order of the queue.
 
 If the process dies before step 3, another one takes over. It writes a new tag into the metadata,
 transfers the messages of the old tag to it, and continues. If the process has ended on the same
-machine, this happens at once, else after it was silent for `OWNER_TIMEOUT_MS` of
+machine, this happens at once, else after it was silent for `owner_timeout_ms` of
 `services/owner.py`. A process that was suspended until then finds another tag in the metadata, and
 releases what it has reserved since.
 
@@ -29,7 +29,7 @@ last segment make that segment *grow*: they are transferred to its tag, and the 
 them. Rows that a reader knows of keep their positions. After a crash in between, the tag holds more
 messages than the metadata counts. The process that takes over completes this.
 
-Older segments are listed in *pages*: notes of PAGE_SEGMENTS segments each, which never change.
+Older segments are listed in *pages*: notes of 256 segments each, which never change.
 """
 
 from __future__ import annotations

@@ -19,9 +19,6 @@ from spark_queue.stores.services.log.segments import (
 )
 from spark_queue.stores.types import queue_note_key
 
-#: Number of segments in one page. The metadata itself lists up to twice as many.
-PAGE_SEGMENTS = 256
-
 
 class LogNotes:
     """The notes of one log in the database: its metadata and its pages."""
@@ -89,15 +86,16 @@ class LogNotes:
 
     def page_out(self, metadata: LogMetadata) -> LogMetadata:
         """Return the metadata with its older segments moved into a page, if it has too many."""
-        if len(metadata.segments) < 2 * PAGE_SEGMENTS:
+        size = self._store.limits.page_segments
+        if len(metadata.segments) < 2 * size:
             return metadata
-        old, kept = metadata.segments[:PAGE_SEGMENTS], metadata.segments[PAGE_SEGMENTS:]
-        page = Page(metadata.number, metadata.position, PAGE_SEGMENTS, sum(one.rows for one in old))
+        old, kept = metadata.segments[:size], metadata.segments[size:]
+        page = Page(metadata.number, metadata.position, size, sum(one.rows for one in old))
         value = {"v": LOG_VERSION, "segments": [list(one) for one in old]}
         self._store.set_note(f"{self._key}/{page.number}", value, 0)  # or the page exists already
         return replace(
             metadata,
-            number=metadata.number + PAGE_SEGMENTS,
+            number=metadata.number + size,
             position=metadata.position + page.rows,
             segments=kept,
             pages=(*metadata.pages, page),

@@ -17,12 +17,6 @@ from spark_queue.stores.services.owner import Owner, SilenceTimer
 
 log = logging.getLogger(__name__)
 
-#: Maximum number of messages in a segment (unless one bucket holds more), and in one seal.
-SEGMENT_ROWS, SEAL_LIMIT = 2_500, 10_000
-
-#: Maximum number of messages by which a segment grows.
-GROW_LIMIT = 250
-
 #: ms for which messages are released that a process reserves after another has taken over its seal.
 STALE_MS = 600_000
 
@@ -45,14 +39,14 @@ class Sealer:
         self._queue = queue
         self._notes = heads
         self._token = uuid.uuid4().hex
-        self._watch = SilenceTimer()
+        self._watch = SilenceTimer(store.limits.owner_timeout_ms)
 
     def seal(self, limit: int | None = None, *, before: int = MAX_TIME_MS) -> int:
         """Put up to `limit` messages that are ready and due by `before` (ms) into the log.
 
         Return their number. It is 0 if none are ready, or if another process is sealing.
         """
-        limit = SEAL_LIMIT if limit is None else limit
+        limit = self._store.limits.seal_rows if limit is None else limit
         metadata = self._notes.load_or_create()
         previous = metadata.sealing
         ready = self.count_ready(before, limit)
@@ -62,7 +56,8 @@ class Sealer:
         if previous is not None and previous.owner.token != self._token and self.is_alive(previous):
             return 0
         after = () if previous is None else (*previous.superseded, previous.tag)
-        claim = Sealing(f"{metadata.next_number}/{uuid.uuid4().hex[:12]}", after, Owner.current(self._token, now))
+        me = Owner.current(self._token, now, timeout_ms=self._store.limits.owner_timeout_ms)
+        claim = Sealing(f"{metadata.next_number}/{uuid.uuid4().hex[:12]}", after, me)
         stale = {tag: at for tag, at in metadata.stale if at > now - STALE_MS}
         stale_tags = tuple((stale | dict.fromkeys(after, now)).items())
         started = self._notes.write(replace(self._notes.page_out(metadata), sealing=claim, stale=stale_tags))
@@ -72,7 +67,8 @@ class Sealer:
             self._store.rollback(self._queue, f"{LOG_TAG}/{tag}", failed=False)
         sealed = self._adopt(started, claim) if after else None
         if sealed is None:
-            sealed = self._reserve(started, claim, limit, -(-ready // SEGMENT_ROWS), before, now)
+            parts = -(-ready // self._store.limits.segment_rows)
+            sealed = self._reserve(started, claim, limit, parts, before, now)
         return self._write_result(started, claim, sealed)
 
     def is_alive(self, sealing: Sealing) -> bool:
@@ -126,7 +122,7 @@ class Sealer:
         """Reserve messages, as new segments or for the last segment."""
         tag = f"{LOG_TAG}/{claim.tag}"
         reserved = self._store.reserve(self._queue, tag, limit, partitions=max(1, parts), lease=None, before=before)
-        if len(reserved) != 1 or reserved[0] > GROW_LIMIT:
+        if len(reserved) != 1 or reserved[0] > self._store.limits.segment_growth:
             segments = [Segment(f"{claim.tag}/{part}", rows, now, None) for part, rows in enumerate(reserved) if rows]
             return _Sealed(tuple(segments))
         tag, rows = f"{claim.tag}/0", reserved[0]
@@ -138,7 +134,7 @@ class Sealer:
         if (
             last_segment is None
             or last_segment.last is None
-            or last_segment.rows + rows > SEGMENT_ROWS
+            or last_segment.rows + rows > self._store.limits.segment_rows
             or first <= last_segment.last
         ):
             return _Sealed((Segment(tag, rows, now, last),))

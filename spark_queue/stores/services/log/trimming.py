@@ -9,9 +9,6 @@ from spark_queue.stores.base import Store
 from spark_queue.stores.services.log.log_notes import LogNotes
 from spark_queue.stores.services.log.segments import LOG_TAG
 
-#: Maximum seconds between two checks for segments that are too old.
-MAX_TRIM_INTERVAL = 60.0
-
 
 class Trimmer:
     """The removal of old segments. `retention` (ms): the age that `trim_expired` allows.
@@ -77,6 +74,6 @@ class Trimmer:
         if self._retention is None:
             return
         now = time.monotonic()
-        if now - self._last_check >= min(self._retention / 10_000, MAX_TRIM_INTERVAL):
+        if now - self._last_check >= min(self._retention / 10_000, self._store.limits.trim_interval):
             self._last_check = now
             self.trim(self._retention)
