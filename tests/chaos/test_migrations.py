@@ -27,7 +27,7 @@ pytestmark = pytest.mark.full
 MESSAGES, HELD, KILLS = 20_000, 100, 6
 FIRST = datetime(2020, 1, 1, tzinfo=UTC)
 
-#: Opens a store and makes the first change, and kills itself so many seconds after it began.
+#: Opens a store and makes the first change, and kills itself that number of seconds after it began.
 TAKE_OVER = """
 import os, signal, sys, threading
 from spark_queue.messages.message import pushes
