@@ -103,7 +103,8 @@ def pop(
     It pops up to `limit` messages (`None`: all), at most 5,000 in one step. It ends earlier if none
     is ready within `timeout` seconds (`None`: wait forever). If `handle` raises, the messages of
     this step are released: they may be delivered twice, but none is lost. The history keeps
-    messages for `history` seconds. `max_tries` and `dead`: as in `reserve`.
+    messages for `history` seconds. `max_tries` and `dead`: as in `reserve`. Raises `OptionError` as
+    `reserve` does.
     """
     policy = _policy(queue, max_tries, dead, history)
     with open_existing(url, queue, *_named(dead)) as store:

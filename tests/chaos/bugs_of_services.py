@@ -194,8 +194,8 @@ BUGS: dict[str, Bug] = {
     ),
     "suspects start beside the others": Bug(
         "runner/probation.py",
-        "        if self._current is not None and self._clock() < self._others_wait_until:",
-        "        if self._current is not None and self._clock() < 0:",
+        "        if (self._current is not None or self._kept) and self._clock() < self._others_wait_until:",
+        "        if (self._current is not None or self._kept) and self._clock() < 0:",
         "tests/runner/test_probation.py::test_suspects_start_alone_one_after_the_other_and_then_all_others",
     ),
     "nobody is to blame": Bug(

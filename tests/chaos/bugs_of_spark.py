@@ -234,8 +234,8 @@ BUGS: dict[str, Bug] = {
     ),
     "a server has a dead-letter queue of its own": Bug(
         "rest/service.py",
-        "store.queue(queue, policy_of(options))",
-        "store.queue(queue, policy_of(options).replace(dead_letter_queue=queue + '.dead'))",
+        "store.queue(queue, stream_policy(options))",
+        "store.queue(queue, stream_policy(options).replace(dead_letter_queue=queue + '.dead'))",
         "tests/stores/support/test_damaged_faces.py::"
         "test_each_face_sends_it_to_the_dead_letter_queue_and_keeps_the_history",
     ),

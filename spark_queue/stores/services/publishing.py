@@ -114,7 +114,7 @@ class Publisher:
     def _decide(self, proposal: Proposal, writer: Writer) -> Decided:
         """Decide a batch, unless that is done. The last decision is published first.
 
-        Raises as `publish_batch`.
+        Raises `CheckpointError`, `FencedError` and `StoreError` as `publish_batch` does.
         """
         batch, published, saved = proposal.batch, 0, None
         while True:
