@@ -86,7 +86,7 @@ def test_dead_letters_are_in_the_report(any_url, name):
 
 @with_limits(count_limit=10)
 def test_a_fast_count_of_all_messages_is_in_the_report_that_began_it(sqlite_url, name, monkeypatch):
-    monkeypatch.setattr(backlog, "COUNT_WAIT", 60.0)
+    monkeypatch.setattr(backlog, "COUNT_WAIT", 60.0)  # of Spark's reader
     with Queue(sqlite_url, name) as queue, open_store(sqlite_url) as store:
         state = backlog.Backlog(store, name)
         for more in (25, 13):
