@@ -71,7 +71,7 @@ def expect_all(url, queue):
         return len(held)
 
 
-def old_file(path):
+def file_of_an_older_version(path):
     """Write a file of the version that sorted messages of one due time by their ids."""
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("PRAGMA journal_mode = WAL")
@@ -89,7 +89,7 @@ def old_file(path):
 
 def test_a_file_that_a_killed_process_took_over_has_each_message_once_and_in_order(tmp_path):
     path, copy = tmp_path / "old.db", tmp_path / "copy.db"
-    old_file(path)
+    file_of_an_older_version(path)
     shutil.copy(path, copy)
     took = take_over(f"sqlite:///{copy}", "q")[1]
 

@@ -133,7 +133,7 @@ def test_a_damaged_record_that_becomes_a_dead_letter_keeps_it(kind, url, store, 
 # --- files of older versions ----------------------------------------------------------------------
 
 
-def old_file(path, version):
+def file_without_pushed(path, version):
     """Make a file of an older version with a message in a queue, one in the history, and a staged one."""
     with closing(sqlite3.connect(path)) as db, db:
         db.executescript(";".join(SCHEMA[:version]) + f"; PRAGMA user_version = {version}")
@@ -152,7 +152,7 @@ def old_file(path, version):
 
 @pytest.mark.parametrize("version", range(1, len(SCHEMA)))
 def test_messages_in_a_file_of_an_older_version_have_none(tmp_path, version):
-    old_file(tmp_path / "old.db", version)
+    file_without_pushed(tmp_path / "old.db", version)
     with open_store(f"sqlite:///{tmp_path}/old.db") as store:
         assert pushed_of(store, "q") == {"old": None}
         assert pushed_of(store, "q", "history") == {"done": None}

@@ -19,7 +19,7 @@ from spark_queue.stores.support.patience import retrying_for
 ROWS = 500
 
 
-def records(store, queue):
+def rows_of_records(store, queue):
     """Return the ids of the buckets of a queue."""
     return [id for page in store._buckets(queue, None) for id in page.batch.column("id").to_pylist()]
 
@@ -30,20 +30,20 @@ def test_two_queues_of_one_store_write_as_each_was_asked(store, name):
     usual = Queue(store, f"{name}.usual")
     for queue in (packed, single, usual):
         queue.push_many(range(ROWS))
-    assert len(records(store, name)) == ROWS / 100  # those of `packed`
-    assert records(store, f"{name}.usual") == []
+    assert len(rows_of_records(store, name)) == ROWS / 100  # those of `packed`
+    assert rows_of_records(store, f"{name}.usual") == []
     packed.push_many(range(ROWS))
-    assert len(records(store, name)) == 2 * ROWS / 100
+    assert len(rows_of_records(store, name)) == 2 * ROWS / 100
 
 
 def test_events_change_no_other_queue(store, name):
     queue = Queue(store, name, layout=Buckets(100))
     events = Events(store, f"{name}.events")
     queue.push_many(range(ROWS))
-    assert len(records(store, name)) == ROWS / 100
+    assert len(rows_of_records(store, name)) == ROWS / 100
     events.create_batch("http://example.org/flights", "landed", None, [f"/{n}" for n in range(5)], max_uris=1)
     events.take()
-    assert records(store, events.name) == records(store, events.log.queue) == []
+    assert rows_of_records(store, events.name) == rows_of_records(store, events.log.queue) == []
 
 
 def test_events_are_single_whatever_the_setting_of_their_queue(store, name):
@@ -55,7 +55,7 @@ def test_events_are_single_whatever_the_setting_of_their_queue(store, name):
         events.log.add(f"entry {number}", [])
     events.log.write()
     assert store.sizes(name).ready == 5 and store.sizes(events.log.queue).ready == 3
-    assert records(store, name) == records(store, events.log.queue) == []
+    assert rows_of_records(store, name) == rows_of_records(store, events.log.queue) == []
 
 
 def test_what_was_not_given_is_the_setting_of_the_queue(store, name):
@@ -63,10 +63,10 @@ def test_what_was_not_given_is_the_setting_of_the_queue(store, name):
     given, not_given = store.queue(name, QueuePolicy(layout="single")), store.queue(name)
     assert (given.layout, not_given.layout) == ("single", Buckets(50))
     given.push(pushes(range(ROWS)))
-    assert records(store, name) == []
+    assert rows_of_records(store, name) == []
     not_given.stage("s/0/a", pushes(range(ROWS)))
     store.publish(["s/0/a"])
-    assert len(records(store, name)) == ROWS / 50
+    assert len(rows_of_records(store, name)) == ROWS / 50
 
 
 def test_a_policy_knows_what_was_given():

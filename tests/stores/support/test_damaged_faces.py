@@ -63,19 +63,19 @@ def by_pop_command(url, queue, dead):
 
 
 @contextmanager
-def served(url, dead):
+def served_store(url, dead):
     options = {"deadLetterQueue": dead, "history": f"{HISTORY}s"}
     with calling(create_app(Settings(graph=Graph({"ns": Namespace(url, options=options)})))) as client:
         yield client
 
 
 def by_rest(url, queue, dead):
-    with served(url, dead) as client:
+    with served_store(url, dead) as client:
         assert client.request("POST", f"/v1/queues/ns/{queue}/reserve", json={"limit": 10}).status_code == 200
 
 
 def by_keuss_rest(url, queue, dead):
-    with served(url, dead) as client:
+    with served_store(url, dead) as client:
         while client.get(f"/q/ns/{queue}?to=0").status_code == 200:
             pass
 
@@ -121,10 +121,10 @@ def test_each_face_sends_it_to_the_dead_letter_queue_and_keeps_the_history(kind,
     with open_store(url) as store:
         store.push(name, pushes([{"n": "1"}]))
         face(url, name, dead)
-        check_letter(store, name, dead, one)
+        check_face_letter(store, name, dead, one)
 
 
-def check_letter(store, queue, dead, one):
+def check_face_letter(store, queue, dead, one):
     (letter,) = [message for batch in store.peek(dead, check_json=False) for message in messages(batch)]
     assert one.reason in letter.headers["x-error"] and letter.headers["x-dl-from-queue"] == queue
     assert store.sizes(f"{queue}.dead").total == 0
