@@ -47,6 +47,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Self, TypeVar
 
 import pyarrow as pa
@@ -60,7 +61,7 @@ from spark_queue.errors import (
     StoreUnavailable,
     plural,
 )
-from spark_queue.messages.buckets import Buckets, ClaimLimit, Layout, Record, bytes_of, pack_buckets, rows_of
+from spark_queue.messages.buckets import Buckets, Layout, Record, bytes_of, pack_buckets, rows_of
 from spark_queue.messages.columns import earliest_due, fill_null_payloads, with_due_time
 from spark_queue.messages.dead_letter import cut_text
 from spark_queue.messages.ids import new_ids
@@ -73,6 +74,7 @@ from spark_queue.options.queue_names import MAX_QUEUE_BYTES, dead_letter_queue, 
 from spark_queue.stores.spans import WHOLE, Sample, Span, cut_spans, sample_size
 from spark_queue.stores.support.bucket_split import isolate, split_bucket
 from spark_queue.stores.support.budget import spend
+from spark_queue.stores.support.claiming import ClaimRequest, share_evenly
 from spark_queue.stores.support.counters import Counters, Counts, Statistics
 from spark_queue.stores.support.damaged import Records, check_payloads, open_buckets, slice_records
 from spark_queue.stores.support.dead_lettering import dead_letter_damaged
@@ -406,32 +408,13 @@ class Store(ABC):
         self.check_queue(queue)
         check_tag(tag)
         check_duration("lease", lease)
-        paused = self._pause_cache.is_paused(queue)
-        if partitions == 1 and not paused:
-            within = ClaimLimit(limit, limit, max_bytes)
-            claim = self._claim_or_split(queue, unseen_tag(tag) if unseen else seen_tag(tag), within, lease, before)
-            return Reserved([claim.rows] if claim.rows else [], claim.bytes, claim.full)
-        if (held := {one.tag: one.rows for one in self.reservations(queue, tag)}) or paused:
-            last = max((int(name.rpartition("/")[2]) for name in held), default=-1)
-            return Reserved([held.get(f"{tag}/{partition}", 0) for partition in range(last + 1)])
-        shares = partition_sizes(self._attempt(self._ready, queue, limit, before), partitions, min_partitions)
-        left, left_bytes, full = sum(shares), max_bytes, False
-        claims: list[Claim] = []
-        while left and len(claims) < len(shares):
-            share = None if left_bytes is None else left_bytes // (partitions - len(claims))
-            within = ClaimLimit(left, min(shares[len(claims)], left), share, any(one.rows for one in claims))
-            claims.append(self._claim_or_split(queue, f"{tag}/{len(claims)}", within, lease, before))
-            left -= min(claims[-1].rows, left)
-            if left_bytes is not None:  # those of an earlier attempt were not counted
-                left_bytes = max(0, left_bytes - ((share or 0) if claims[-1].already_held else claims[-1].bytes))
-            if claims[-1].full:
-                full = True
-                if len(claims) == len(shares) < partitions:
-                    shares.append(left)
-        rows = [one.rows for one in claims]
-        while rows and not rows[-1]:
-            rows.pop()  # the first tags may have taken whole buckets
-        return Reserved(rows, sum(one.bytes for one in claims), full and left > 0)
+        request = ClaimRequest(
+            tag, max(0, limit), max_bytes, partitions, min_partitions, lease, before, unseen, SMALLEST_PARTITION
+        )
+        if self._pause_cache.is_paused(queue):
+            return Reserved(request.held_rows({one.tag: one.rows for one in self.reservations(queue, tag)}))
+        claim = self._claim_or_split(queue, request)
+        return Reserved(claim.rows, claim.bytes, claim.full)
 
     def ready(self, queue: str, limit: int, *, before: int = MAX_TIME_MS) -> int:
         """Return how many messages can be reserved now, counted up to `limit`.
@@ -443,24 +426,25 @@ class Store(ABC):
             return 0
         return self._attempt(self._ready, queue, limit, before)
 
-    def _claim_or_split(self, queue: str, tag: str, limit: ClaimLimit, lease: int | None, before: int) -> Claim:
-        """Claim records; split the first bucket if it exceeds the limit, unless it may be empty."""
+    def _claim_or_split(self, queue: str, request: ClaimRequest) -> Claim:
+        """Claim records; split the first bucket if it exceeds the limit."""
         while True:
-            claim = self._attempt(self._claim, queue, tag, limit, lease, before)
+            claim = self._attempt(self._claim, queue, request)
             if not claim.already_held:
-                self._counters.add(queue, reserve=claim.rows)
-            if claim.rows or claim.oversized_bucket is None or limit.allow_empty:
+                self._counters.add(queue, reserve=sum(claim.rows))
+            if claim.oversized_bucket is None:
                 return claim
-            rows = limit.rows_in(claim.oversized_bucket)
-            if not split_bucket(self, queue, claim.oversized_bucket, rows):  # a damaged one is claimed as a whole
-                rows = max(limit.rows, rows_of(claim.oversized_bucket))
-                limit = ClaimLimit(rows, rows)
+            rows = request.limit().rows_in(claim.oversized_bucket)
+            if not split_bucket(self, queue, claim.oversized_bucket, rows):  # a damaged one is claimed alone
+                request = replace(request, rows=rows_of(claim.oversized_bucket), bytes=None, partitions=1)
 
     @abstractmethod
-    def _claim(self, queue: str, tag: str, limit: ClaimLimit, lease: int | None, before: int) -> Claim:
-        """Reserve ready records under this tag, in order, within a limit.
+    def _claim(self, queue: str, request: ClaimRequest) -> Claim:
+        """Reserve ready records, in order, under the tags of the request: see `ClaimRequest`.
 
-        If the tag holds messages already, only return their number.
+        A step for all partitions together, whose price is in `conformance/price.py`. If the tags
+        hold messages already, reserve none. Return in both cases how many each of them holds now,
+        so a call whose answer was lost may be repeated.
         """
 
     @abstractmethod
@@ -1470,8 +1454,7 @@ def partition_sizes(rows: int, partitions: int, min_partitions: int = 1) -> list
     There is one partition for each SMALLEST_PARTITION rows, but at least `min_partitions` and at
     most `partitions`.
     """
-    parts = min(partitions, max(-(-rows // SMALLEST_PARTITION), min(rows, min_partitions)))
-    return [rows // parts + (part < rows % parts) for part in range(parts)] if rows else []
+    return share_evenly(rows, partitions, min_partitions, SMALLEST_PARTITION)
 
 
 def read_layout(store: Store, queue: str) -> Buckets | None:

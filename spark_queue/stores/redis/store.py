@@ -44,7 +44,7 @@ import redis
 
 from spark_queue.errors import NotAQueue, StoreError
 from spark_queue.messages.batching import batch_by_size
-from spark_queue.messages.buckets import MAX_BUCKET_BYTES, ClaimLimit, Record
+from spark_queue.messages.buckets import MAX_BUCKET_BYTES, Record
 from spark_queue.messages.columns import due_ms, pushed_ms
 from spark_queue.messages.schema import BUCKET_PREFIX, HISTORY
 from spark_queue.messages.times import MAX_TIME_MS
@@ -76,6 +76,7 @@ from spark_queue.stores.services.listener import Subscription
 from spark_queue.stores.services.signals import SignallingStore
 from spark_queue.stores.spans import WHOLE, Sample, Span
 from spark_queue.stores.support.budget import current_budget, spend
+from spark_queue.stores.support.claiming import ClaimRequest, without_empty
 from spark_queue.stores.support.counters import Counts, Statistics
 from spark_queue.stores.support.damaged import EMPTY_PAGE, Records, filter_records, first_records, id_of
 from spark_queue.stores.support.damaged import keys_of as keys_of_id
@@ -348,17 +349,22 @@ class RedisStore(SignallingStore):
 
     # --- reservations -----------------------------------------------------------------------------
 
-    def _claim(self, queue: str, tag: str, limit: ClaimLimit, lease: int | None, before: int) -> Claim:
-        taken, state, size, large = 0, b"more", 0, []
-        limits = max(limit.rows, 0), max(limit.target, 0)
+    def _claim(self, queue: str, request: ClaimRequest) -> Claim:
+        several = request.partitions > 1
+        tag = request.tag if several else request.tag_of(0)
+        arguments = (
+            tag, request.rows, _lease_argument(request.lease), request.before,
+            "" if request.bytes is None else request.bytes, request.partitions, request.min_partitions,
+            request.smallest,
+        )  # fmt: skip
+        state, progress = b"more", b""
         while state == b"more":
-            taken, state, size, *large = self._run(
-                "claim", queue, tag, *limits, _lease_argument(lease), before, taken,
-                "" if limit.bytes is None else limit.bytes, size, int(not limit.allow_empty),
-            )  # fmt: skip
+            state, progress, size, full, large, *rows = self._run("claim", queue, *arguments, progress)
         if state == b"held":
-            return Claim(self._count_held(queue, tag), already_held=True)
-        return Claim(int(taken), id_of(large[0]) if large else None, bytes=int(size), full=state == b"full")
+            held = {one.tag: one.rows for one in self._reservations(queue, tag)} if several else {}
+            return Claim(request.held_rows(held or {tag: self._count_held(queue, tag)}), already_held=True)
+        bucket = id_of(large) if state == b"large" else None
+        return Claim(without_empty(rows), bucket, bytes=int(size), full=bool(full))
 
     def _ready(self, queue: str, limit: int, before: int) -> int:
         return min(self._sweep_expired(queue, before), limit)

@@ -164,27 +164,13 @@ local function pop_messages(limit, latest, now, fits)
   return ids, found, dues, more and #ids > 0, full
 end
 
--- Take the next messages of the list for a tag, and write their documents to the hash. Return ids,
--- due times, whether there may be more, and whether one did not fit. A tag holds messages in the
--- order of (due, id), and it must get them in the order of the list. So the due time of some is a few
--- ms later.
-lists.claim = function(tag, limit, latest, now, fits)
+-- Take the next messages of the list, and write their documents to the hash. Return ids, due times,
+-- and whether there may be more.
+lists.claim = function(limit, latest, now, fits)
   deliver_due(true)
-  local ids, found, dues, more, full = pop_messages(limit, latest, now, fits)
-  local last_run = redis.call('ZREVRANGEBYLEX', HELD, '(' .. tag .. '\1', '[' .. tag .. '\0', 'LIMIT', 0, 1)[1]
-  local last, moment = nil, 0
-  if last_run then
-    local held = new_messages()
-    add_run(held, last_run)
-    last, moment = held.ids[#held.ids], tonumber(due_of(held, #held.ids))
-  end
+  local ids, found, dues, more = pop_messages(limit, latest, now, fits)
   local hash = {}
   for i, id in ipairs(ids) do
-    if last and dues[i] <= moment then
-      dues[i] = is_before(last, id) and moment or moment + 1
-    end
-    last, moment = id, dues[i]
-    dues[i] = digits(moment)
     hash[2 * i - 1], hash[2 * i] = id, found[i]
   end
   call_many('HSET', HASH, hash)
@@ -192,7 +178,26 @@ lists.claim = function(tag, limit, latest, now, fits)
   if #ids == 0 and redis.call('EXISTS', layout.own.list, INDEX) == 0 then
     layout.on_empty()
   end
-  return ids, dues, more, full
+  return ids, dues, more
+end
+
+-- Raise due times of ids[first] to ids[last], which a tag gets. A tag holds messages in the order of
+-- (due, id), and it must get them in the order of the list. So the due time of some is a few ms later.
+lists.order = function(tag, ids, dues, first, last)
+  local last_run = redis.call('ZREVRANGEBYLEX', HELD, '(' .. tag .. '\1', '[' .. tag .. '\0', 'LIMIT', 0, 1)[1]
+  local previous, moment = nil, 0
+  if last_run then
+    local held = new_messages()
+    add_run(held, last_run)
+    previous, moment = held.ids[#held.ids], tonumber(due_of(held, #held.ids))
+  end
+  for i = first, last do
+    if previous and dues[i] <= moment then
+      dues[i] = is_before(previous, ids[i]) and moment or moment + 1
+    end
+    previous, moment = ids[i], dues[i]
+    dues[i] = digits(moment)
+  end
 end
 
 -- Move up to CHUNK messages from the list to the index, where scripts can select them. Those of the
