@@ -80,6 +80,7 @@ from spark_queue.stores.support.damaged import Records, check_payloads, open_buc
 from spark_queue.stores.support.dead_lettering import dead_letter_damaged
 from spark_queue.stores.support.pause import PAUSE_CACHE_SECONDS, PauseCache
 from spark_queue.stores.support.refit import has_buckets, split_unfit
+from spark_queue.stores.support.summary import Summary, SummaryRequest
 from spark_queue.stores.types import (
     ZERO_SIZES,
     Claim,
@@ -158,8 +159,9 @@ class Store(ABC):
     #: Whether every committed message goes to the history, even with `history=0`.
     always_keeps_history: ClassVar[bool] = False
 
-    #: How many queues one call of `_sizes` is for.
+    #: How many queues one call of `_sizes` is for, and one of `_summary`.
     sizes_chunk: ClassVar[int] = QUEUES_CHUNK
+    summary_chunk: ClassVar[int] = QUEUES_CHUNK
 
     #: Why no other data can have the name of a queue: a clause.
     adoption_hint: ClassVar[str] = ""
@@ -1027,6 +1029,21 @@ class Store(ABC):
 
     @abstractmethod
     def _sizes(self, queues: Sequence[str], limit: int | None) -> dict[str, Sizes]: ...
+
+    def summary(self, request: SummaryRequest) -> Summary:
+        """Return sizes, pause flags and notes of many queues: see `SummaryRequest`.
+
+        It takes one step for each `summary_chunk` queues, whose price is in `conformance/price.py`.
+        A queue is registered once this client has written its counts. Raises `OptionError` for an
+        invalid queue.
+        """
+        found = Summary()
+        for part in request.parts(self.summary_chunk):
+            found |= self._attempt(self._summary, part)
+        return found
+
+    @abstractmethod
+    def _summary(self, request: SummaryRequest) -> Summary: ...
 
     def next_mature(self, queue: str) -> int | None:
         """Return the ms until a message can next be reserved; `None` if there is no message.

@@ -81,7 +81,7 @@ from spark_queue.options.url import StoreUrl
 from spark_queue.stores.base import PAGE_ROWS, QUEUES_CHUNK, chunked, rejected_rows_error
 from spark_queue.stores.mongodb.beside import SIGNALS, STATS, Beside, check_places
 from spark_queue.stores.mongodb.bson_json import CODEC, from_bson
-from spark_queue.stores.mongodb.counting import QueuePlace, SizeCounter
+from spark_queue.stores.mongodb.counting import FEW_PLACES, JOINED_PIPELINES, Aside, QueuePlace, SizeCounter
 from spark_queue.stores.mongodb.documents import (
     BUCKET_IDS,
     BUCKETS_INDEX,
@@ -148,6 +148,7 @@ from spark_queue.stores.support.budget import current_budget, spend
 from spark_queue.stores.support.claiming import ClaimRequest, Shares
 from spark_queue.stores.support.counters import Counts, Statistics
 from spark_queue.stores.support.damaged import EMPTY_PAGE, MAX_NEVER_DUE, Records
+from spark_queue.stores.support.summary import Summary, SummaryRequest
 from spark_queue.stores.types import (
     Claim,
     Commit,
@@ -302,6 +303,9 @@ class MongoStore(SignallingStore):
         "pl-mongo": "spark_queue.stores.mongodb.layouts:PipelineStore",
         "bucket-mongo-safe": "spark_queue.stores.mongodb.buckets:BucketStore",
     }
+
+    sizes_chunk: ClassVar[int] = JOINED_PIPELINES
+    summary_chunk: ClassVar[int] = JOINED_PIPELINES
 
     #: The indexes of a collection of messages, and how it is marked.
     form: ClassVar[Form] = queue_form(INDEXES, OLD_INDEXES)
@@ -1182,19 +1186,60 @@ class MongoStore(SignallingStore):
         places = self._find_places(queues)
         first = next((queue for queue, place in places.items() if place.exists), None)
         hint = {} if first is None else self._hint(self._collection(first), READY_INDEX)
-        counter = SizeCounter(self._database(), self._now(), limit, self._bucket_ids, self._rows_field)
-        return counter.count(places, **hint)
+        return SizeCounter(self._database(), self._now(), limit, self._rows_field).count(places, **hint)
 
-    def _find_places(self, queues: Sequence[str]) -> dict[str, QueuePlace]:
-        """Return where each of these queues is, or would be. Data of other programs is left out."""
+    def _summary(self, request: SummaryRequest) -> Summary:
+        for queue in request.places:
+            self.check_queue(queue)
+        now, paused = self._read_flags(request.queues)
+        counter = SizeCounter(self._database(), now, request.limit, self._rows_field)
+        notes = Aside(self._own_prefix + NOTES, request.notes)
+        if len(request.places) > FEW_PLACES:  # most dead-letter queues do not exist: a list is worth its time
+            sizes = counter.count(self._find_places(request.places), aside=notes)
+        else:
+            places = {one: QueuePlace(self._collection_name(one), self._queue_fields(one)) for one in request.places}
+            sizes = counter.count(places, aside=notes)
+            asked = [one for one in request.places if one in request.queues or sizes[one].total]
+            unknown = [one for one in asked if not self._marks.is_known(places[one].collection)]
+            refused = set(unknown).difference(self._find_places(unknown, listed=True))
+            sizes = {queue: one for queue, one in sizes.items() if queue not in refused}
+        return Summary(sizes, paused, {one["_id"]: _to_raw_note(one) for one in counter.found_aside})
+
+    def _read_flags(self, queues: Sequence[str]) -> tuple[int, dict[str, bool]]:
+        """Return the server's time (ms), and whether each of these queues is paused.
+
+        Queues without statistics are left out. Mostly it takes one command: the statistics of any
+        queue are on the same server.
+        """
+        ids = {self._statistics_id(queue): queue for queue in queues}
+        statistics = self._beside.statistics().with_options(codec_options=CODEC)
+        any_one: Document = {"coll": statistics.name, "pipeline": [{"$limit": 1}, {"$project": {"paused": 1}}]}
+        steps: list[Document] = [
+            {"$match": {"_id": {"$in": list(ids)}}},
+            {"$project": {"paused": 1}},
+            {"$unionWith": any_one},
+            {"$addFields": {"now": "$$NOW"}},
+        ]
+        found = list(statistics.aggregate(steps))
+        same_server = statistics.database.client is self._database().client
+        now = int(found[0]["now"]) if found and same_server else self._now()
+        return now, {ids[one["_id"]]: bool(one.get("paused")) for one in found if one["_id"] in ids}
+
+    def _find_places(self, queues: Sequence[str], *, listed: bool = False) -> dict[str, QueuePlace]:
+        """Return where each of these queues is, or would be. Data of other programs is left out.
+
+        `listed`: list the collections also for a single queue.
+        """
         named = {queue: QueuePlace(self._collection_name(queue), self._queue_fields(queue)) for queue in queues}
-        if len(queues) == 1:
-            return {} if self._is_foreign(queues[0]) else named
-        listed = self._marks.list_collections({one.collection for one in named.values()})
+        if len(queues) < 2 and not (queues and listed):
+            return {} if queues and self._is_foreign(queues[0]) else named
+        names = {one.collection for one in named.values()}
+        existing = self._marks.list_collections(names if len(names) <= 4 * QUEUES_CHUNK else None)
         # A list refuses a queue that is being created, too.
-        foreign = {name for name, is_queue in listed.items() if not is_queue and self._is_refused(name)}
+        found = {name for name, is_queue in existing.items() if name in names and not is_queue}
+        foreign = {name for name in found if self._is_refused(name)}
         return {
-            queue: place._replace(exists=place.collection in listed)
+            queue: place._replace(exists=place.collection in existing)
             for queue, place in named.items()
             if place.collection not in foreign
         }

@@ -50,7 +50,7 @@ from spark_queue.messages.schema import BUCKET_PREFIX, HISTORY
 from spark_queue.messages.times import MAX_TIME_MS
 from spark_queue.options.masking import cause_without_secrets, mask
 from spark_queue.options.url import StoreUrl
-from spark_queue.stores.base import PAGE_BYTES, PAGE_ROWS
+from spark_queue.stores.base import PAGE_BYTES, PAGE_ROWS, chunked
 from spark_queue.stores.redis.address import RedisAddress
 from spark_queue.stores.redis.connections import ServerConnections, pool_text
 from spark_queue.stores.redis.documents import CALL_BYTES, as_records, pack_pieces, read_entry, to_documents
@@ -80,6 +80,7 @@ from spark_queue.stores.support.claiming import ClaimRequest, without_empty
 from spark_queue.stores.support.counters import Counts, Statistics
 from spark_queue.stores.support.damaged import EMPTY_PAGE, Records, filter_records, first_records, id_of
 from spark_queue.stores.support.damaged import keys_of as keys_of_id
+from spark_queue.stores.support.summary import Summary, SummaryRequest
 from spark_queue.stores.types import (
     Claim,
     Commit,
@@ -104,6 +105,7 @@ T = TypeVar("T")
 SCRIPT_CHUNK = 5_000  #: most messages of one script call
 RUN_SIZE = 250  #: most messages of one member of `held`
 READ_BATCH = 500  #: most documents that one command reads: their size is not known before
+SIZES_CHUNK = 25  #: most queues whose messages one script call counts
 MAX_COUNTED = 1_000  #: most buckets, and leases, that a count with a limit looks at
 NOTE_FIELDS = ("value", "version", "written")  #: the fields of a note
 NO_END = MAX_TIME_MS  #: the end (ms) of a lease that does not end
@@ -769,17 +771,57 @@ class RedisStore(SignallingStore):
         return [persistence, full_memory]
 
     def _sizes(self, queues: Sequence[str], limit: int | None) -> dict[str, Sizes]:
+        with self._connection() as client:
+            return self._read_sizes(client, queues, limit)[0]
+
+    def _summary(self, request: SummaryRequest) -> Summary:
+        def ask(pipeline: Any) -> None:
+            for queue in request.queues:
+                pipeline.hmget(self._statistics_key(queue), "name", "paused")
+            for key in request.notes:
+                pipeline.hmget(note_key(key, self.layout_name), *NOTE_FIELDS)
+
+        with self._connection() as client:
+            cluster = self._connections.cluster(client)
+            is_cluster = cluster is not client
+            sizes, found = self._read_sizes(client, request.places, request.limit, None if is_cluster else ask)
+            if is_cluster:
+                pipeline = cluster.pipeline(transaction=False)
+                ask(pipeline)
+                found = pipeline.execute()
+        flags = zip(request.queues, found, strict=False)
+        notes = zip(request.notes, found[len(request.queues) :], strict=True)
+        return Summary(
+            sizes,
+            {queue: paused == b"true" for queue, (name, paused) in flags if name or paused},
+            {key: note for key, fields in notes if (note := _to_note(*fields))},
+        )
+
+    def _read_sizes(
+        self, client: Any, queues: Sequence[str], limit: int | None, ask: Callable[[Any], None] | None = None
+    ) -> tuple[dict[str, Sizes], list[Any]]:
+        """Return the sizes of queues by name, and the answers to what `ask` adds to the pipeline.
+
+        Raises `StoreError`.
+        """
         # Redis counts records at once, but has to look at each bucket and lease.
         most = 0 if limit is None else min(limit, MAX_COUNTED)
+        in_cluster = self._connections.cluster(client) is not client  # then the keys of a call are of one queue
+        parts = list(chunked(list(queues), 1 if in_cluster else SIZES_CHUNK))
+        keys = [[key for queue in part for key in (*self._keys(queue), *self._list_keys(queue))] for part in parts]
+        width = len(keys[0]) // len(parts[0]) if parts else 0
+        answers = _call_on_each(client, self._script("sizes"), keys, most, width, ask=ask)
+        for one in answers:
+            if isinstance(one, redis.RedisError):
+                raise one
         found: dict[str, Sizes] = {}
-        with self._connection() as client:
-            keys = [[*self._keys(queue), *self._list_keys(queue)] for queue in queues]
-            for queue, answer in zip(queues, _call_on_each(client, self._script("sizes"), keys, most), strict=True):
-                if not isinstance(answer, redis.RedisError):
-                    found[queue] = _to_sizes(answer)
-                elif "WRONGTYPE" not in str(answer):  # else another program uses the name
-                    raise answer
-        return found
+        counted = chain.from_iterable(answers[: len(parts)])
+        for queue, answer in zip(queues, counted, strict=True):
+            if not isinstance(answer, bytes):
+                found[queue] = _to_sizes(answer)
+            elif b"WRONGTYPE" not in answer:  # else another program uses the name
+                raise redis.ResponseError(answer.decode(errors="replace"))
+        return found, answers[len(parts) :]
 
     def _next_mature(self, queue: str) -> int | None:
         keys = self._keys(queue)
@@ -1044,10 +1086,16 @@ def _call_script(client: Any, script: tuple[str, str], keys: Sequence[str], *arg
         return client.eval(text, len(keys), *keys, *arguments)
 
 
-def _call_on_each(client: Any, script: tuple[str, str], keys: Sequence[Sequence[str]], *arguments: Any) -> list[Any]:
+def _call_on_each(
+    client: Any,
+    script: tuple[str, str],
+    keys: Sequence[Sequence[str]],
+    *arguments: Any,
+    ask: Callable[[Any], None] | None = None,
+) -> list[Any]:
     """Call a script that only reads, once for each list of keys, in one round trip.
 
-    Return the answers. Some may be errors.
+    `ask` adds commands to the pipeline. Return the answers. Some may be errors.
     """
     digest, text = script
     answers: list[Any] = []
@@ -1058,6 +1106,8 @@ def _call_on_each(client: Any, script: tuple[str, str], keys: Sequence[Sequence[
                 pipeline.eval(text, len(some), *some, *arguments)
             else:
                 pipeline.evalsha(digest, len(some), *some, *arguments)
+        if ask is not None:
+            ask(pipeline)
         answers = pipeline.execute(raise_on_error=False)
         if not any(isinstance(one, redis.exceptions.NoScriptError) for one in answers):
             break

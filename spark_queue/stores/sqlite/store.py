@@ -57,6 +57,7 @@ from spark_queue.stores.support.budget import current_budget, spend
 from spark_queue.stores.support.claiming import ClaimRequest, Shares
 from spark_queue.stores.support.counters import ACTS, Counts, Statistics
 from spark_queue.stores.support.damaged import EMPTY_PAGE, MAX_NEVER_DUE, Records, id_of
+from spark_queue.stores.support.summary import Summary, SummaryRequest
 from spark_queue.stores.types import (
     PER_MESSAGE_COLUMNS,
     UNSEEN,
@@ -674,8 +675,7 @@ class SqliteStore(Store):
 
     def _notes_of(self, keys: Sequence[str]) -> dict[str, RawNote]:
         with self._read_transaction() as db:
-            select = f"SELECT key, {NOTE_COLUMNS} FROM note WHERE key IN (SELECT value FROM json_each(?))"
-            return {key: RawNote(*facts) for key, *facts in db.execute(select, (json.dumps(keys),))}
+            return _read_notes(db, keys)
 
     def _set_note(self, key: str, value: dict[str, Any] | None, version: int) -> bool:
         text = None if value is None else orjson.dumps(value).decode()
@@ -723,8 +723,14 @@ class SqliteStore(Store):
 
     def _sizes(self, queues: Sequence[str], limit: int | None) -> dict[str, Sizes]:
         with self._read_transaction() as db:
-            now, ids = _now(db), {queue: _queue_id(db, queue) for queue in queues}
-            return {queue: count_messages(db, id, now, limit) if id else ZERO_SIZES for queue, id in ids.items()}
+            return _count_each(db, queues, limit)
+
+    def _summary(self, request: SummaryRequest) -> Summary:
+        with self._read_transaction() as db:
+            sizes = _count_each(db, request.places, request.limit)
+            paused = "SELECT queue, paused FROM statistics WHERE queue IN (SELECT value FROM json_each(?))"
+            found = db.execute(paused, (json.dumps(request.queues),))
+            return Summary(sizes, {queue: bool(flag) for queue, flag in found}, _read_notes(db, request.notes))
 
     def _never_due(self, queue: str) -> list[str]:
         with self._read_transaction() as db:
@@ -983,6 +989,19 @@ def _claim_free(db: sqlite3.Connection, queue: int, lease: int | None, due: int,
     update = "UPDATE message SET lease = ? WHERE rowid IN (SELECT value FROM json_each(?))"
     db.execute(update, (lease, json.dumps(found.keys)))
     return found
+
+
+def _count_each(db: sqlite3.Connection, queues: Sequence[str], limit: int | None) -> dict[str, Sizes]:
+    """Return the sizes of queues by name; those that do not exist are empty."""
+    now = _now(db)
+    select = "SELECT name, id FROM queue WHERE name IN (SELECT value FROM json_each(?))"
+    ids = dict(db.execute(select, (json.dumps(queues),)).fetchall())
+    return {queue: count_messages(db, ids[queue], now, limit) if queue in ids else ZERO_SIZES for queue in queues}
+
+
+def _read_notes(db: sqlite3.Connection, keys: Sequence[str]) -> dict[str, RawNote]:
+    select = f"SELECT key, {NOTE_COLUMNS} FROM note WHERE key IN (SELECT value FROM json_each(?))"
+    return {key: RawNote(*facts) for key, *facts in db.execute(select, (json.dumps(keys),))}
 
 
 def _has_free_bucket(db: sqlite3.Connection, queue: int) -> bool:

@@ -10,6 +10,8 @@
 -- A layout defines these fields of `layout`. A queue `q` is {index, hash, list, …}, all of them
 -- keys.
 -- * `own`, `target`: the queue of the script, and the queue that move.lua moves to.
+-- * `use(last)`: make `own` the queue whose last key is KEYS[last], and whose others are in INDEX to
+--   BUCKETS.
 -- * `has_id(q, id)`: return whether the queue has a message of this id outside of the index.
 -- * `add_to_list(q, ids, documents, front, new)`: add messages to the list, in this order. `new`:
 --   the queue does not hold them yet.
@@ -229,6 +231,10 @@ lists.on_removed = function(ids)
 end
 
 lists.count = list_length
+
+lists.use = function(last)
+  layout.use(last)
+end
 
 -- Return how many messages other programs hold, besides the number of `ours`. Also return when the
 -- first message of the list is due (nil if the list is empty).
