@@ -18,7 +18,6 @@ from redis.connection import AbstractConnection
 from redis.crc import key_slot
 
 from spark_queue.errors import AccessDenied, MessageError, OptionError, StoreError, StoreUnavailable
-from spark_queue.messages.buckets import ClaimLimit
 from spark_queue.messages.message import messages, pushes
 from spark_queue.messages.schema import PUSHES
 from spark_queue.options.masking import mask
@@ -328,7 +327,8 @@ def test_what_keuss_holds_is_neither_purged_nor_moved(store, raw, queue):
 
 def test_a_claim_that_was_cut_short_is_resumed(store, queue, small_steps):
     store.push(queue, pushes(list(range(10))))
-    assert store._run("claim", queue, "c/1/0", 8, 8, MINUTE, redis_store.NO_END, 0) == [3, b"more"]
+    state, _, _, _, _, rows = store._run("claim", queue, "c/1/0", 8, MINUTE, redis_store.NO_END, "", 1, 1, 1, "")
+    assert (state, rows) == (b"more", 3)
     assert store.reserve(queue, "c/1", 8) == [3]
     assert store.reserve(queue, "c/2", 8) == [7]
 
@@ -865,8 +865,7 @@ def test_a_retag_that_is_cut_off_anywhere_is_completed_by_the_next(
 
 def test_a_tag_of_the_tree_itself_may_get_what_the_tree_holds(store, raw, queue, small_steps):
     store.push(queue, pushes(list(range(12))))
-    for partition in range(3):
-        store._claim(queue, f"c/1/{partition}", ClaimLimit(4, 4), MINUTE, redis_store.NO_END)
+    assert store.reserve(queue, "c/1", 12, partitions=3, min_partitions=3, lease=MINUTE) == [4, 4, 4]
     assert store.transfer(queue, "c/1", "c/1/1", lease=2 * MINUTE) == 8
     assert held_by(raw, queue) == {"c/1/1": 12}
     assert store.transfer(queue, "c/1", "c/1/1", lease=2 * MINUTE) == 0
