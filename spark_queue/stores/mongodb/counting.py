@@ -29,8 +29,8 @@ from spark_queue.stores.types import ZERO_SIZES, Sizes
 #: A number that no queue reaches. Without a limit, the server leaves out the sort.
 NO_LIMIT = 2**53
 
-#: Up to how many queues have all their pipelines in one request. The queues of a larger one, mostly
-#: small, get one pipeline each first, up to so many in a request: the server takes 1,000 stages.
+#: Up to how many queues have all their pipelines in one request. Of more queues, most are small.
+#: Each has one pipeline first, up to JOINED_PIPELINES in a request: a server takes 1,000 stages.
 FEW_PLACES, JOINED_PIPELINES = 50, 900
 
 #: How many records that pipeline reads. More are counted in indexes, which takes seven.

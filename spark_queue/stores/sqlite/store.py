@@ -996,7 +996,11 @@ def _count_each(db: sqlite3.Connection, queues: Sequence[str], limit: int | None
     now = _now(db)
     select = "SELECT name, id FROM queue WHERE name IN (SELECT value FROM json_each(?))"
     ids = dict(db.execute(select, (json.dumps(queues),)).fetchall())
-    return {queue: count_messages(db, ids[queue], now, limit) if queue in ids else ZERO_SIZES for queue in queues}
+    found: dict[str, Sizes] = {}
+    for queue in queues:
+        spend()  # the time of a look may have ended
+        found[queue] = count_messages(db, ids[queue], now, limit) if queue in ids else ZERO_SIZES
+    return found
 
 
 def _read_notes(db: sqlite3.Connection, keys: Sequence[str]) -> dict[str, RawNote]:

@@ -162,7 +162,7 @@ class Shares:
                 self._full.discard(at)
 
     def claim(self) -> Claim:
-        """Return the claim of what was reserved."""
+        """Return the claim of all reserved messages."""
         rows = without_empty(self._rows)
         bucket = self._oversized_bucket if self._must_split else None
         return Claim(rows, bucket, bytes=sum(self._bytes), full=bool(self._full) and self.left > 0)
