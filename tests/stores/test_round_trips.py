@@ -119,6 +119,7 @@ def test_a_redis_that_has_forgotten_its_scripts_gets_one_request_more(redis_url,
     with open_store(redis_url) as store:
         names = filled(store, 3)
         try:
+            store.sizes_of(names)
             # A text that no server knows yet, as after a restart. SCRIPT FLUSH would disturb others.
             new = f"-- {uuid.uuid4().hex}\n{text}"
             monkeypatch.setitem(SCRIPTS, "sizes", (hashlib.sha1(new.encode()).hexdigest(), new))

@@ -161,8 +161,9 @@ class SizeCounter:
 
     def _steps(self) -> dict[str, list[Document]]:
         """Return the pipelines that count the messages of any queue."""
-        due, later, number = due_by(self._now), self._later, {"$sum": 1}
-        found = {
+        due, later = due_by(self._now), self._later
+        number: Document = {"$sum": 1}
+        found: dict[str, list[Document]] = {
             "ready": self._sum_steps("ready", due, WAITING_ORDER, number),
             "reserved": self._sum_steps("reserved", {**RESERVED, **later, **_ANY_TAG}, [("_tag", 1)], number),
             "later": self._sum_steps("later", later, WAITING_ORDER, number),

@@ -52,9 +52,9 @@ def test_what_few_records_leave_is_filled_by_the_next():
 
 
 def test_large_messages_make_as_many_partitions_as_are_allowed():
-    shares = Shares(request(8, bytes=400), ready=8)
-    assert shares.cut(records(*[60] * 8)) == {0: [0], 1: [1], 2: [2], 3: [3]}
-    assert shares.claim() == Claim([1, 1, 1, 1], bytes=240, full=True)
+    shares = Shares(request(9, bytes=400), ready=9)
+    assert shares.cut(records(*[90] * 9)) == {0: [0], 1: [1], 2: [2], 3: [3]}
+    assert shares.claim() == Claim([1, 1, 1, 1], bytes=360, full=True)
 
 
 def test_the_first_record_may_be_larger_than_its_share_and_no_other():

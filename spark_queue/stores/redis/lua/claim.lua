@@ -121,6 +121,15 @@ local function add(records, messages, size)
   progress.size, progress.bytes = progress.size + size, progress.bytes + size
 end
 
+-- End the current partition, since the next message exceeds its bytes.
+local function end_by_bytes()
+  progress.full = true
+  if progress.at == #sizes and #sizes < partitions then
+    sizes[#sizes + 1] = progress.total - progress.taken
+  end
+  next_partition()
+end
+
 -- Add the next record to the first partition that it fits into. Return whether there is one. The first
 -- record of all may exceed the bytes; a bucket with several messages can be split instead.
 local function add_record(id, stored)
@@ -129,14 +138,10 @@ local function add_record(id, stored)
     if progress.taken + messages > progress.total then
       large, ended = progress.taken == 0 and id or nil, true
     elseif max_bytes and progress.size + size > progress.share and (progress.taken > 0 or messages > 1) then
-      progress.full = true
       if progress.taken == 0 then
-        large, ended = id, true
+        large, ended, progress.full = id, true, true
       else
-        if progress.at == #sizes and #sizes < partitions then
-          sizes[#sizes + 1] = progress.total - progress.taken
-        end
-        next_partition()
+        end_by_bytes()
       end
     else
       add(1, messages, size)
@@ -152,6 +157,30 @@ local function add_messages(n)
     local some = min(n, progress.target - rows[progress.at])
     add(some, some, 0)
     n = n - some
+  end
+end
+
+-- Add the first of these messages that fit, none of which is a bucket. The same as add_record() for
+-- each of them, in less time.
+local function add_by_bytes(ids)
+  local n, i, call = #ids, 1, redis.call
+  while i <= n and current_partition() do
+    local size, first, fits = progress.size, i, true
+    local last, share = min(n, i - 1 + progress.target - rows[progress.at]), progress.share
+    while i <= last do
+      local more = call('HSTRLEN', HASH, ids[i])
+      if size + more > share and (progress.taken > 0 or i > first) then
+        fits = false
+        break
+      end
+      size, i = size + more, i + 1
+    end
+    if i > first then
+      add(i - first, i - first, size - progress.size)
+    end
+    if not fits then
+      end_by_bytes()
+    end
   end
 end
 
@@ -211,8 +240,12 @@ end
 
 if lists and max_bytes then
   more = more and not ended -- they were added one by one
-elseif not max_bytes and (lists or redis.call('EXISTS', BUCKETS) == 0) then
-  add_messages(#free)
+elseif lists or redis.call('EXISTS', BUCKETS) == 0 then
+  if max_bytes then
+    add_by_bytes(free)
+  else
+    add_messages(#free)
+  end
 else
   for _, id in ipairs(free) do
     if not add_record(id, max_bytes and redis.call('HSTRLEN', HASH, id)) then
@@ -231,16 +264,16 @@ if not lists and redis.call('ZSCORE', INDEX, free[#free]) ~= score then -- the m
 end
 
 -- Hold free[first] to free[last], which have one score.
-local function hold(name, first, last, fresh)
+local function hold(name, first, last)
   local start = name .. '\0' .. run_place(tonumber(scores[first] or score))
-  if fresh then
+  if is_first then
     redis.call('ZADD', HELD, 0, start .. concat(free, '\0', first, last))
   else
     add_to_held(start, free, first, last)
   end
 end
 
-local index = {}
+local index, n = {}, 0
 for _, span in ipairs(spans) do
   local partition, first, last = unpack(span)
   local name, lease_end = tag_of(partition), lease_ends_of[partition] or new_lease_end(lease)
@@ -248,12 +281,20 @@ for _, span in ipairs(spans) do
     lists.order(name, free, scores, first, last)
   end
   local run_start = first
-  for i = first, last do
-    index[#index + 1], index[#index + 2] = lease_end, free[i]
-    if i == last or i - run_start + 1 >= RUN or (scores[1] and scores[i + 1] ~= scores[i]) then
-      hold(name, run_start, i, is_first)
-      run_start = i + 1
+  if scores[1] then -- messages of one due time make a run
+    for i = first, last - 1 do
+      if i - run_start + 1 >= RUN or scores[i + 1] ~= scores[i] then
+        hold(name, run_start, i)
+        run_start = i + 1
+      end
     end
+  end
+  for start = run_start, last, RUN do
+    hold(name, start, min(start + RUN - 1, last))
+  end
+  for i = first, last do
+    index[n + 1], index[n + 2] = lease_end, free[i]
+    n = n + 2
   end
   redis.call('ZADD', LEASES, lease_end, name)
 end
