@@ -486,8 +486,8 @@ BUGS: dict[str, Bug] = {
     ),
     "limit off by one": Bug(
         "stores/sqlite/store.py",
-        "            values, size = (queue_id, min(now, before), limit.target), 0\n",
-        "            values, size = (queue_id, min(now, before), limit.target + 1), 0\n",
+        "    values, size = (queue, due, limit.target), 0\n",
+        "    values, size = (queue, due, limit.target + 1), 0\n",
         CONFORMANCE + "test_a_reserve_takes_the_first_in_order_up_to_its_limit",
     ),
     "the last queue of a request is missed": Bug(
