@@ -725,7 +725,10 @@ class MongoStore(SignallingStore):
         return int(found[0]["rows"]) if found else ready
 
     def _hold(self, queue: str, due: Filter, now: int, request: ClaimRequest, parts: Mapping[int, list[Any]]) -> int:
-        """Reserve records by their keys for partitions, with one command; return their number."""
+        """Reserve records by their keys for partitions, with one command; return their number.
+
+        Raises `OptionError` if the name of the queue is not allowed.
+        """
         ours, until = self._queue_fields(queue), lease_end(now, request.lease)
         changes = [
             UpdateMany(

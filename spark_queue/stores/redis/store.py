@@ -802,7 +802,7 @@ class RedisStore(SignallingStore):
     ) -> tuple[dict[str, Sizes], list[Any]]:
         """Return the sizes of queues by name, and the answers to what `ask` adds to the pipeline.
 
-        Raises `StoreError`.
+        Raises redis-py's `ResponseError` for an answer that is an error.
         """
         # Redis counts records at once, but has to look at each bucket and lease.
         most = 0 if limit is None else min(limit, MAX_COUNTED)
