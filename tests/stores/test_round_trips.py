@@ -104,6 +104,7 @@ def test_redis_gets_one_request_for_each_chunk(redis_url, layout, monkeypatch):
         names = filled(store, 12)
         try:
             assert len(store.sizes_of(names)) == 12
+            store.write_counts()  # which is not done in between then
             requests = sent(monkeypatch)
             for chunks, some in ((1, names[:1]), (1, names[:5]), (2, names[:6]), (3, names)):
                 requests.clear()
@@ -120,6 +121,7 @@ def test_a_redis_that_has_forgotten_its_scripts_gets_one_request_more(redis_url,
         names = filled(store, 3)
         try:
             store.sizes_of(names)
+            store.write_counts()
             # A text that no server knows yet, as after a restart. SCRIPT FLUSH would disturb others.
             new = f"-- {uuid.uuid4().hex}\n{text}"
             monkeypatch.setitem(SCRIPTS, "sizes", (hashlib.sha1(new.encode()).hexdigest(), new))
