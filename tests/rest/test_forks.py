@@ -20,7 +20,7 @@ from tests.forked import Beside, Child
 @contextmanager
 def forked_server(url):
     """A server of this store, in a forked process, as a client that calls it."""
-    told, into = os.pipe()
+    out, into = os.pipe()
 
     def work():
         settings = Settings(graph=Graph({"ns": Namespace(url)}))
@@ -28,13 +28,13 @@ def forked_server(url):
 
     child = Child(work)
     try:
-        assert select.select([told], [], [], 60)[0], "it does not listen"
-        with httpx.Client(base_url=os.read(told, 1_000).decode(), timeout=60) as http:
+        assert select.select([out], [], [], 60)[0], "it does not listen"
+        with httpx.Client(base_url=os.read(out, 1_000).decode(), timeout=60) as http:
             yield http
     finally:
         os.kill(child.pid, signal.SIGTERM)
         child.result()
-        os.close(told)
+        os.close(out)
         os.close(into)
 
 

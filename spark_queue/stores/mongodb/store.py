@@ -201,15 +201,15 @@ KILL_DELAY = 0.1
 
 #: Error codes of the server.
 AUTHENTICATION_FAILED, UNAUTHORIZED, ATLAS_ERROR = 18, 13, 8000
-MAJORITY_NOT_KNOWN_YET, QUERY_PLAN_KILLED = 134, 175
+QUERY_PLAN_KILLED = 175
 
 #: Error code of the server: an update would make a document too large.
 DOCUMENT_TOO_LARGE = 17419
 
 #: Error codes of a server that steps down, shuts down, is no primary, or does not reach its own
-#: set: those of the specification of retryable writes. The driver knows them. It does not if a
-#: write has begun and waits for the majority: its outcome is then unknown.
-STATE_CHANGES = {6, 7, 89, 91, 189, 262, 9001, 10058, 10107, 11600, 11602, 13435, 13436}
+#: set: those of the specifications of retryable reads and writes. The driver knows them. It does
+#: not if a write has begun and waits for the majority: its outcome is then unknown.
+STATE_CHANGES = {6, 7, 89, 91, 134, 189, 262, 9001, 10058, 10107, 11600, 11602, 13435, 13436}
 
 #: How the driver's error begins for a server without sessions. All servers that we support have
 #: sessions, but not while they are neither primary nor secondary: when a primary begins to step
@@ -475,7 +475,6 @@ class MongoStore(SignallingStore):
             isinstance(error, ConnectionFailure | WTimeoutError)
             or any(error.has_error_label(label) for label in retryable_labels)
             or code == DUPLICATE_KEY  # in a transaction: another client pushed the same id
-            or code == MAJORITY_NOT_KNOWN_YET
             or code in STATE_CHANGES
             or (isinstance(error, ConfigurationError) and text.startswith(NO_SESSIONS))
             or code == INTERRUPTED  # another publisher assumed that this one was dead

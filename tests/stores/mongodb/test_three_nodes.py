@@ -203,7 +203,7 @@ def test_a_primary_that_begins_to_step_down_is_a_server_that_is_away(nodes):
         assert [one.payload for one in queue.reserve(timeout=60)] == ["one"]
 
 
-@pytest.mark.parametrize("code", [11602, 11600, 91, 189, 10107, 6, 7, 89, 262, 9001])
+@pytest.mark.parametrize("code", [11602, 11600, 91, 134, 189, 10107, 6, 7, 89, 262, 9001])
 def test_a_write_that_a_change_of_the_primary_interrupts_is_repeated(mongodb_url, code):
     """The write has begun, and waits for the majority: the driver reports an error of the write concern."""
     details = {"code": code, "errmsg": "operation was interrupted"}
