@@ -156,7 +156,7 @@ services-stop:  ## Stop the servers that `make services` started
 compat: $(SPARKS:%=compat-%)  ## Run the tests of Spark on other versions of it (15 minutes each; SPARKS='4.0 4.1')
 
 # Three of the benchmarks have peers in them, and one may be told to leave them out.
-bench: java $(VENV)/.installed-bench $(if $(filter run layouts rest,$(BENCH)),$(if $(filter --no-peers,$(BENCH_ARGS)),,peers))  ## Compare the speed of the bare drivers, our client, Spark and other queues (hours); BENCH=sizes, hops, layouts, stages, latency, memory, growth, delivery, exchanges, events, rest, idle, iterate or gate: something else (BENCH_ARGS=…)
+bench: java $(VENV)/.installed-bench $(if $(filter run layouts rest,$(BENCH)),$(if $(filter --no-peers,$(BENCH_ARGS)),,peers))  ## Compare the speed of the bare drivers, our client, Spark and other queues (hours); BENCH=sizes, hops, layouts, stages, latency, memory, growth, delivery, reads, exchanges, events, rest, idle, iterate or gate: something else (BENCH_ARGS=…)
 	$(call say,bench: starting servers and running bench/$(BENCH).py)
 	@$(VENV)/bin/python tests/services.py run $(VENV)/bin/python bench/$(BENCH).py $(BENCH_ARGS)
 

@@ -182,7 +182,7 @@ def messages(spark: SparkSession, push: Push) -> dict[str, DataFrame]:
     """Return the messages of the files by format. Raises `UsageError` for missing columns."""
     from pyspark.sql import functions as F
 
-    from spark_queue.spark.schema import PUSH_COLUMN_TYPES, check_write_schema
+    from spark_queue.spark.write.columns import PUSH_COLUMN_TYPES, check_write_schema
 
     args = push.args
     wanted = [("--payload", args.payload), ("--id", args.id), *(("--headers", name) for name in args.headers)]

@@ -39,7 +39,8 @@ class DeadLetter:
 
     `from_queue`: the queue that it failed in (header `x-dl-from-queue`). `died`: when it became a
     dead letter (`x-dl-t`). `tries`: its failed tries (`x-dl-tries`). `error`: the reason
-    (`x-error`). `payload` and `headers` are as in `Message`.
+    (`x-error`). `pushed`: when the message was pushed, before it failed.
+    `payload` and `headers` are as in `Message`.
     """
 
     id: str
@@ -49,6 +50,7 @@ class DeadLetter:
     error: str | None
     payload: Json | bytes
     headers: dict[str, str] = field(default_factory=dict)
+    pushed: datetime | None = None
 
 
 class DeadLetterFilters(Filters, total=False):
@@ -169,8 +171,8 @@ class _DeadLetterSearch:
     def find(self, store: Store) -> Iterator[_StoredLetter]:
         """Yield the letters that match, in no particular order."""
         for batch in store.peek(self.dead, self.filters.where):
-            payloads, kinds = (batch.column(name).to_pylist() for name in ("payload", "payload_kind"))
-            for row in zip(batch.column("id").to_pylist(), header_dicts(batch), payloads, kinds, strict=True):
+            facts = (batch.column(name).to_pylist() for name in ("payload", "payload_kind", "pushed"))
+            for row in zip(batch.column("id").to_pylist(), header_dicts(batch), *facts, strict=True):
                 one = _StoredLetter(_parse_died(row[1]), *row)
                 if self._matches(one):
                     yield one
@@ -198,6 +200,7 @@ class _StoredLetter(NamedTuple):
     headers: dict[str, str]
     payload: bytes
     kind: str
+    pushed: datetime | None
 
     def to_dead_letter(self) -> DeadLetter:
         headers = self.headers
@@ -210,6 +213,7 @@ class _StoredLetter(NamedTuple):
             error=headers.get(ERROR_HEADER),
             payload=decode(self.payload, self.kind),
             headers=headers,
+            pushed=self.pushed,
         )
 
 

@@ -33,8 +33,8 @@ class HistoryEntry:
     `processed`: when it left. `consumer`: the first part of its tag, `None` if unknown. `outcome`:
     `commit`; `dead` for a dead letter, with the reason in `error` (header `x-error`); `pop`, or
     `remove` of a free message, by keuss programs; or a word that the consumer chose, such as
-    `finished` and `failed` of events. `tries`: its failed tries. `payload` and `headers` are as in
-    `Message`.
+    `finished` and `failed` of events. `tries`: its failed tries. `payload`, `headers`
+    and `pushed` are as in `Message`.
     """
 
     id: str
@@ -46,6 +46,7 @@ class HistoryEntry:
     tries: int
     payload: Json | bytes
     headers: dict[str, str] = field(default_factory=dict)
+    pushed: datetime | None = None
 
 
 class HistoryFilters(Filters, total=False):
@@ -181,12 +182,14 @@ def _latest(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.Record
 
 
 def _to_entries(batch: pa.RecordBatch) -> Iterator[HistoryEntry]:
-    names = ("id", "processed", "consumer", "outcome", "mature", "tries", "payload", "payload_kind")
+    names = ("id", "processed", "consumer", "outcome", "mature", "tries", "pushed", "payload", "payload_kind")
     columns = (batch.column(name).to_pylist() for name in names)
     for *values, payload, kind, headers in zip(*columns, header_dicts(batch), strict=True):
-        id, processed, consumer, outcome, mature, tries = values
+        id, processed, consumer, outcome, mature, tries, pushed = values
         error = headers.get(ERROR_HEADER) if outcome == "dead" else None
-        yield HistoryEntry(id, processed, consumer, outcome, error, mature, tries, decode(payload, kind), headers)
+        yield HistoryEntry(
+            id, processed, consumer, outcome, error, mature, tries, decode(payload, kind), headers, pushed
+        )  # fmt: skip
 
 
 def _ceil_ms(moment: datetime) -> int:

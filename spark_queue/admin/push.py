@@ -30,7 +30,7 @@ LineForm = Literal["json", "text", "message"]
 #: The fields of a whole message, and those that are ignored: messages read from a queue or its
 #: history have them.
 _MESSAGE_FIELDS = ("id", "payload", "headers", "mature", "delay", "tries")
-_IGNORED_FIELDS = ("queue", "processed", "consumer", "outcome", "error")
+_IGNORED_FIELDS = ("queue", "pushed", "processed", "consumer", "outcome", "error")
 
 
 @dataclass(frozen=True, slots=True)

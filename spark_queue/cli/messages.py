@@ -221,11 +221,14 @@ def reserve(
 
 def print_messages(messages: Sequence[Message]) -> None:
     """Print messages as a table."""
-    heads = ("id", "mature (UTC)", "tries", "headers", "payload")
+    heads = ("id", "pushed (UTC)", "mature (UTC)", "tries", "headers", "payload")
     rows = (
-        (one.id, one.mature, one.tries, to_json(one.headers) if one.headers else "", shorten_payload(one.payload))
+        (
+            one.id, one.pushed, one.mature, one.tries, to_json(one.headers) if one.headers else "",
+            shorten_payload(one.payload),
+        )
         for one in messages
-    )
+    )  # fmt: skip
     print_table(heads, rows)
 
 

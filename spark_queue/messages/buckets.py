@@ -7,15 +7,17 @@ publishes thousands of messages in one step. It splits a bucket only to change s
 see `Store`.
 
     id:      U+007F first-id U+007F rows U+007F digest+bytes.
-    bytes:   id, payload, payload_kind, headers. Also mature, if its messages mature at different
-             moments.
+    bytes:   id, payload, payload_kind, headers. Also mature and pushed, each only if it differs
+             among the messages.
 
-`first-id` is the id of the first message: buckets that are due at the same moment keep the order in
-which they were pushed. `digest` is that of the bytes, which are verified before they are read
-(`arrow_bytes.py`). `bytes` is the size of its messages without compression: a reserve with
-a limit of bytes needs it. Older buckets do not have it.
+`first-id` is the id of the first message: if a store sorts by id, buckets that are due at the same
+moment keep the order in which their ids were generated. It has the form of a generated id only if
+all ids of the bucket have it, and grow. `digest` is that of the bytes, which are
+verified before they are read (`arrow_bytes.py`). `bytes` is the size of its messages without
+compression: a reserve with a limit of bytes needs it. Older buckets do not have it.
 
-A message has the tries of its bucket, matures with it, and has its headers in addition to its own.
+A message has the tries of its bucket, matures and was pushed with it, and has its headers in
+addition to its own.
 """
 
 from __future__ import annotations
@@ -34,14 +36,20 @@ from spark_queue.errors import OptionError, did_you_mean
 from spark_queue.messages.arrow_bytes import DamagedBytes, from_bytes, to_bytes
 from spark_queue.messages.columns import columns_by_name, header_dicts, headers_array, no_headers
 from spark_queue.messages.headers import row_sizes
+from spark_queue.messages.ids import OBJECT_ID
 from spark_queue.messages.rules import validate_rows
-from spark_queue.messages.schema import BUCKET_PREFIX, MESSAGES, PUSHES, PayloadKind
+from spark_queue.messages.schema import BUCKET_PREFIX, MESSAGES, PUSHES, WRITTEN, PayloadKind
 
 #: Maximum bytes of messages in one bucket, before compression. A larger message has its own bucket.
 MAX_BUCKET_BYTES = 4 << 20
 
 BUCKET_SCHEMA = pa.schema([MESSAGES.field(name) for name in ("id", "payload", "payload_kind", "headers")])
-_BUCKET_SCHEMA_WITH_MATURE = BUCKET_SCHEMA.append(MESSAGES.field("mature"))
+
+#: The columns that a bucket may have: those of each message only where they differ.
+_BUCKET_SCHEMAS = tuple(
+    pa.schema([*BUCKET_SCHEMA, *map(MESSAGES.field, more)])
+    for more in ((), ("mature",), ("pushed",), ("mature", "pushed"))
+)
 
 
 #: Maximum number of messages in one bucket. A worker holds a whole bucket in memory.
@@ -57,6 +65,9 @@ DIGEST_DIGITS = 16
 #: bucket has no digest, and may be empty.
 CONVERTED_SUFFIX = f"{BUCKET_PREFIX}id"
 
+
+#: After a first id that has the form of a generated one, if the ids of the bucket do not grow.
+UNORDERED_MARK = "~"
 
 #: Between the digest and the size of the messages in the id of a bucket.
 SIZE_MARK = "+"
@@ -219,38 +230,37 @@ def select_records(records: Iterable[tuple[Any, str, int]], limit: ClaimLimit) -
 
 
 def pack_buckets(batch: pa.RecordBatch, settings: Buckets) -> pa.RecordBatch:
-    """Return the rows of a PUSHES batch, which have their `mature`, as a PUSHES batch of buckets.
+    """Return the rows of a WRITTEN batch, which have their `mature`, as a WRITTEN batch of buckets.
 
     The messages of a bucket mature at the same moment, have the same tries, and are in the order of
-    their ids. If an id occurs twice among such messages, the first one is kept.
+    the rows. If an id occurs twice among such messages, the first one is kept.
     """
     moments, tries = batch.column("mature").cast(pa.int64()), batch.column("tries")
     if all(len(set(pc.min_max(column).as_py().values())) == 1 for column in (moments, tries)):
         groups = [batch]
     else:
         keys = list(zip(moments.to_pylist(), tries.to_pylist(), strict=True))
-        order = sorted(range(len(keys)), key=lambda row: (keys[row], row))
+        order = sorted(range(len(keys)), key=lambda row: keys[row][0])  # stable: of one moment, as they come
         groups = [batch.take(pa.array(list(rows))) for _, rows in groupby(order, lambda row: keys[row])]
-    buckets = [
-        build_bucket(part, settings) for group in groups for part in _split_rows(_sort_by_id(group), settings.size)
-    ]
-    return pa.Table.from_batches(buckets, PUSHES).combine_chunks().to_batches()[0]
+    parts = (part for group in groups for part in _split_rows(_without_repeats(group), settings.size))
+    buckets = [build_bucket(part, settings) for part in parts]
+    return pa.Table.from_batches(buckets, WRITTEN).combine_chunks().to_batches()[0]
 
 
 def build_bucket(rows: pa.RecordBatch, settings: Buckets) -> pa.RecordBatch:
-    """Return one bucket of these PUSHES or MESSAGES rows as a PUSHES batch of one row.
+    """Return one bucket of these WRITTEN or MESSAGES rows as a WRITTEN batch of one row.
 
     The rows have the same tries. The bucket matures when the last of them does.
     """
-    moments = rows.column("mature")
-    last = pc.max(moments)
-    schema = BUCKET_SCHEMA if pc.all(pc.equal(moments, last)).as_py() else _BUCKET_SCHEMA_WITH_MATURE
+    last, pushed = pc.max(rows.column("mature")), rows.column("pushed")
+    more = [name for name in ("mature", "pushed") if _differ(rows.column(name))]
+    schema = pa.schema([*BUCKET_SCHEMA, *map(MESSAGES.field, more)])
     content = pa.RecordBatch.from_arrays([rows.column(name) for name in schema.names], schema=schema)
     # A large single message gains little, and might grow beyond the size limit of the database.
     packed = to_bytes(content, settings.compression if len(rows) > 1 or content.nbytes < 1 << 20 else None)
     digest = sha256(packed).hexdigest()[:DIGEST_DIGITS]
     last_part = f"{digest}{SIZE_MARK}{text_bytes(content)}"
-    id = f"{BUCKET_PREFIX}{rows.column('id')[0].as_py()}{BUCKET_PREFIX}{rows.num_rows}{BUCKET_PREFIX}{last_part}"
+    id = f"{BUCKET_PREFIX}{_first_id(rows.column('id'))}{BUCKET_PREFIX}{rows.num_rows}{BUCKET_PREFIX}{last_part}"
     columns = {
         "id": [id],
         "payload": [packed],
@@ -259,8 +269,26 @@ def build_bucket(rows: pa.RecordBatch, settings: Buckets) -> pa.RecordBatch:
         "mature": pa.repeat(last, 1),
         "delay": [None],
         "tries": rows.column("tries").slice(0, 1),
+        "pushed": pa.nulls(1, pushed.type) if "pushed" in more else pushed.slice(0, 1),
     }
-    return pa.RecordBatch.from_pydict(columns, schema=PUSHES)
+    return pa.RecordBatch.from_pydict(columns, schema=WRITTEN)
+
+
+def _first_id(ids: pa.Array) -> str:
+    """Return the id of the first message as the id of a bucket has it."""
+    first: str = ids[0].as_py()
+    if not OBJECT_ID.fullmatch(first):
+        return first
+    lengths = pc.min_max(pc.binary_length(ids)).as_py()
+    grow = pc.all(pc.less(ids.slice(0, len(ids) - 1), ids.slice(1))).as_py() is not False
+    return first if grow and set(lengths.values()) == {len(first)} else f"{first}{UNORDERED_MARK}"
+
+
+def _differ(moments: pa.Array) -> bool:
+    """Return whether moments are not all the same; NULL is one, too."""
+    if moments.null_count:
+        return bool(moments.null_count < len(moments))
+    return len(set(pc.min_max(moments).as_py().values())) > 1
 
 
 def text_bytes(rows: pa.RecordBatch) -> int:
@@ -272,16 +300,15 @@ def text_bytes(rows: pa.RecordBatch) -> int:
     return sum(pc.sum(pc.binary_length(one)).as_py() or 0 for one in columns)
 
 
-def _sort_by_id(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the rows in the order of their ids, the first row of each id only."""
+def _without_repeats(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the first row of each id."""
     ids = rows.column("id")
-    if pc.all(pc.less(ids.slice(0, len(ids) - 1), ids.slice(1))).as_py() is not False:
+    if pc.count_distinct(ids).as_py() == len(ids):
         return rows
-    order = sorted(range(len(ids)), key=ids.to_pylist().__getitem__)  # stable: rows of the same id keep their order
-    rows = rows.take(pa.array(order))
-    ids = rows.column("id")
-    repeated = pc.equal(ids.slice(1), ids.slice(0, len(ids) - 1))
-    return rows.filter(pa.concat_arrays([pa.array([True]), pc.invert(repeated)]))
+    first: dict[str, int] = {}
+    for row, id in enumerate(ids.to_pylist()):
+        first.setdefault(id, row)
+    return rows.take(pa.array(list(first.values())))
 
 
 def _split_rows(rows: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
@@ -333,7 +360,7 @@ def unpack_bucket(id: str, packed: bytes | pa.Buffer | None) -> pa.RecordBatch:
         raise DamagedBucket(f"its id does not say how many messages it holds (1 to {10**MAX_ROWS_DIGITS - 1:,})")
     converted, has_digest = id.endswith(CONVERTED_SUFFIX), len(digest) == DIGEST_DIGITS
     try:
-        rows = from_bytes(packed, (BUCKET_SCHEMA, _BUCKET_SCHEMA_WITH_MATURE), digest if has_digest else None)
+        rows = from_bytes(packed, _BUCKET_SCHEMAS, digest if has_digest else None)
     except DamagedBytes as error:
         raise DamagedBucket(str(error)) from error
     # If two programs of keuss commit the same message, keuss counts it twice. Then there are more

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_queue.messages.ids import SMALL_BATCH
-from spark_queue.messages.schema import HISTORY, MESSAGES, PUSHES
+from spark_queue.messages.schema import HISTORY, MESSAGES, PUSHES, WRITTEN
 from spark_queue.messages.times import MAX_TIME_MS, MIN_TIME_MS
 
 
@@ -72,6 +72,17 @@ def due_ms(batch: pa.RecordBatch, now: int) -> list[int]:
     return moments
 
 
+def pushed_ms(batch: pa.RecordBatch, now: int | None) -> list[int | None]:
+    """Return when each row of a PUSHES or WRITTEN batch was pushed (ms), `None` if that is unknown.
+
+    `now` is the database's time (ms) if the rows of a PUSHES batch are pushed now.
+    """
+    if "pushed" not in batch.schema.names:
+        return [now] * batch.num_rows
+    moments: list[int | None] = milliseconds(batch.column("pushed")).to_pylist()
+    return moments
+
+
 def earliest_due(batch: pa.RecordBatch) -> int:
     """Return when the first row of a PUSHES batch is due, by the clock of this machine (ms).
 
@@ -89,16 +100,15 @@ def _all_due_now(batch: pa.RecordBatch) -> bool:
 
 
 def with_due_time(batch: pa.RecordBatch, now: int) -> pa.RecordBatch:
-    """Return a PUSHES batch in which every row has its `mature`. `now` is the database's time (ms).
+    """Return a WRITTEN batch in which every row has its `mature`. `now` is the database's time.
 
-    Raises `ValueError` for a moment outside of the years 1 to 9999.
+    Rows of a PUSHES batch are pushed now. `now` is in ms. Raises `ValueError` for a moment outside
+    of the years 1 to 9999.
     """
-    if _all_due_now(batch):
-        due_at = pa.repeat(pa.scalar(now * 1000, PUSHES.field("mature").type), batch.num_rows)
-    else:
-        due_at = timestamps(due_ms(batch, now))
+    at_once = pa.repeat(pa.scalar(now * 1000, PUSHES.field("mature").type), batch.num_rows)
+    due_at = at_once if _all_due_now(batch) else timestamps(due_ms(batch, now))
     due = {"mature": due_at, "delay": pa.nulls(batch.num_rows, pa.int64())}
-    return pa.RecordBatch.from_pydict(columns_by_name(batch) | due, schema=PUSHES)
+    return pa.RecordBatch.from_pydict({"pushed": at_once} | columns_by_name(batch) | due, schema=WRITTEN)
 
 
 def slice_by_size(batch: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
@@ -126,6 +136,19 @@ def timestamps(ms: Iterable[int]) -> pa.Array:
     return pc.multiply(column, 1000).cast(type_)
 
 
+def pushed_column(ms: Sequence[int | None] | pa.Array | None, rows: int) -> pa.Array:
+    """Return the column `pushed` from ms since 1970; without any, all rows are NULL.
+
+    Raises `ValueError` for a moment outside of the years 1 to 9999.
+    """
+    if ms is None:
+        return pa.nulls(rows, MESSAGES.field("pushed").type)
+    column = ms if isinstance(ms, pa.Array) else pa.array(ms, pa.int64())
+    if column.null_count < rows:
+        _check_moments(*pc.min_max(column).as_py().values())
+    return pc.multiply(column, 1000).cast(MESSAGES.field("pushed").type)
+
+
 def _check_moments(first: int, last: int) -> None:
     if first < MIN_TIME_MS or last > MAX_TIME_MS:
         raise ValueError(
@@ -141,8 +164,9 @@ def build_messages(
     headers: Sequence[Mapping[str, str] | None],
     mature: Sequence[int],
     tries: Sequence[int],
+    pushed: Sequence[int | None] | None = None,
 ) -> pa.RecordBatch:
-    """Return a MESSAGES batch of plain columns; `mature` in ms.
+    """Return a MESSAGES batch of plain columns; `mature` and `pushed` in ms.
 
     Raises `ValueError` for a moment outside of the years 1 to 9999.
     """
@@ -155,17 +179,25 @@ def build_messages(
             headers_array(headers),
             timestamps(mature),
             pa.array(tries, pa.int32()),
+            pushed_column(pushed, len(ids)),
         ],
         schema=MESSAGES,
     )
 
 
 def build_json_messages(
-    queue: str, ids: pa.Array, payloads: pa.Array, headers: Mapping[str, str] | None, mature: pa.Array, tries: int
+    queue: str,
+    ids: pa.Array,
+    payloads: pa.Array,
+    headers: Mapping[str, str] | None,
+    mature: pa.Array,
+    tries: int,
+    pushed: Sequence[int | None] | pa.Array | None,
 ) -> pa.RecordBatch:
-    """Return a MESSAGES batch of JSON messages that share their headers and tries; `mature` in ms.
+    """Return a MESSAGES batch of JSON messages that share their headers and tries.
 
-    Raises `ValueError` for a moment outside of the years 1 to 9999.
+    `mature` and `pushed` are in ms. Raises `ValueError` for a moment outside of the years 1 to
+    9999.
     """
     n = len(ids)
     columns = {
@@ -176,6 +208,7 @@ def build_json_messages(
         "headers": headers_array([headers] * n),
         "mature": timestamps(mature),
         "tries": pa.repeat(pa.scalar(tries, pa.int32()), n),
+        "pushed": pushed_column(pushed, n),
     }
     return pa.RecordBatch.from_pydict(columns, schema=MESSAGES)
 

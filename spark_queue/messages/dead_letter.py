@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from hashlib import sha256
 from typing import Any
 
@@ -53,7 +54,8 @@ class NewDeadLetter:
     """A message that becomes a dead letter.
 
     `headers` are those of the message, `reasons` those that it gets. It has the id `spare_id` if
-    the queue does not take its own, or, with `needs_spare`, in any case.
+    the queue does not take its own, or, with `needs_spare`, in any case. `pushed`: when the message
+    was pushed, if it was in a queue and that is known.
     """
 
     id: str
@@ -63,6 +65,7 @@ class NewDeadLetter:
     reasons: Mapping[str, str]
     spare_id: str
     needs_spare: bool = False
+    pushed: datetime | None = None
 
     def variants(self) -> Iterator[dict[str, Any]]:
         """Yield the rows that a queue may accept, the best one first."""
@@ -89,7 +92,7 @@ class NewDeadLetter:
 
     def _rows(self, form: tuple[bytes, str], reasons: Mapping[str, str]) -> Iterator[dict[str, Any]]:
         """Yield the row with its own id, if it may have that, then with the spare one."""
-        row = {"payload": form[0], "payload_kind": form[1], "tries": 0}
+        row = {"payload": form[0], "payload_kind": form[1], "tries": 0, "pushed": self.pushed}
         if not self.needs_spare:
             yield row | {"id": self.id, "headers": list(cut_headers(self.headers, reasons).items())}
         renamed = {ID_HEADER: cut_text(self.id, KEPT_ID_BYTES), **reasons}
@@ -106,9 +109,9 @@ def _document(content: bytes, kind: str) -> tuple[bytes, str]:
     return orjson.dumps({"document": text}), "json"
 
 
-def batch_of(rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
-    """Return variants as a PUSHES batch."""
-    return pa.RecordBatch.from_pylist(list(rows), schema=PUSHES)
+def batch_of(rows: Sequence[Mapping[str, Any]], schema: pa.Schema = PUSHES) -> pa.RecordBatch:
+    """Return variants as a PUSHES batch, or WRITTEN for messages that were pushed before."""
+    return pa.RecordBatch.from_pylist(list(rows), schema=schema)
 
 
 def put_letters(put: Callable[[pa.RecordBatch], object], letters: Sequence[NewDeadLetter]) -> None:

@@ -23,7 +23,7 @@ class Message:
 
     `payload` is `bytes` for a binary message, `str` for a text, else the value of its JSON.
     `mature` is the moment (UTC) from which it can be reserved. `tries` is the number of its failed
-    tries.
+    tries. `pushed` is when it was pushed (UTC, by the database's clock), `None` if that is unknown.
     """
 
     id: str
@@ -32,15 +32,16 @@ class Message:
     headers: dict[str, str] = field(default_factory=dict)
     mature: datetime = EPOCH
     tries: int = 0
+    pushed: datetime | None = None
 
 
 def messages(batch: pa.RecordBatch) -> list[Message]:
     """Return the rows of a MESSAGES batch as `Message` objects, in order."""
-    names = ("id", "queue", "payload", "payload_kind", "headers", "mature", "tries")
+    names = ("id", "queue", "payload", "payload_kind", "headers", "mature", "tries", "pushed")
     columns = (batch.column(name).to_pylist() for name in names)
     return [
-        Message(id, queue, decode(payload, kind), dict(headers or ()), mature, tries)
-        for id, queue, payload, kind, headers, mature, tries in zip(*columns, strict=True)
+        Message(id, queue, decode(payload, kind), dict(headers or ()), mature, tries, pushed)
+        for id, queue, payload, kind, headers, mature, tries, pushed in zip(*columns, strict=True)
     ]
 
 

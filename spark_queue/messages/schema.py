@@ -9,7 +9,8 @@ import pyarrow as pa
 
 PayloadKind = Literal["json", "text", "binary"]
 
-#: The columns that stores return: one row per message.
+#: The columns that stores return: one row per message. `pushed`: when the message was pushed, NULL
+#: if that is unknown.
 MESSAGES = pa.schema(
     [
         ("id", pa.string()),
@@ -19,6 +20,7 @@ MESSAGES = pa.schema(
         ("headers", pa.map_(pa.string(), pa.string())),
         ("mature", pa.timestamp("us", tz="UTC")),
         ("tries", pa.int32()),
+        ("pushed", pa.timestamp("us", tz="UTC")),
     ]
 )
 
@@ -47,6 +49,10 @@ PUSHES = pa.schema(
         ("tries", pa.int32()),
     ]
 )
+
+#: The columns of messages that were pushed before, and are written again. Rows without `pushed`,
+#: which have the columns PUSHES, are pushed now.
+WRITTEN = pa.schema([*PUSHES, MESSAGES.field("pushed")])
 
 #: An empty batch. It is made of nulls, because the first `pa.array` of a process imports pandas if
 #: it is installed. This takes as long as the imports of Spark and this package together, and the

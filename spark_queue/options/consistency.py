@@ -16,6 +16,7 @@ from spark_queue.options.values import (
     BUCKET,
     EXACTLY_ONCE,
     FAIL,
+    FROM_LATEST,
     ROLE_NAMES,
     SINGLE,
     Role,
@@ -68,7 +69,10 @@ _QUEUE_MODE_OPTIONS = (
     "reserve_ahead", "reserve_timeout", "max_tries", "isolate_failures", "retry_delay", "dead_letter_queue",
     "history", "view",
 )  # fmt: skip
-_LOG_MODE_OPTIONS = ("starting_offsets", "retention", "fail_on_data_loss")
+_LOG_MODE_OPTIONS = (
+    "starting_offsets", "starting_timestamp", "starting_offsets_by_timestamp_strategy", "ending_offsets",
+    "ending_timestamp", "retention", "fail_on_data_loss",
+)  # fmt: skip
 
 
 def check_mode(chosen: Mapping[str, Any]) -> None:
@@ -83,6 +87,25 @@ def check_mode(chosen: Mapping[str, Any]) -> None:
     if chosen.get("on_unread") == FAIL and QUEUE not in modes:
         why = f"is {FAIL!r}, but mode={LOG} removes no messages: leave it out. A new checkpoint reads them again"
         raise option_error("onUnread", why)
+
+
+def check_log_range(chosen: Mapping[str, Any], roles: tuple[Role, ...]) -> None:
+    """Raise `OptionError` if options for the start and the end of a log contradict each other."""
+    for end in ("starting", "ending"):
+        names = f"{end}_offsets", f"{end}_timestamp"
+        if all(name in chosen for name in names):
+            first, second = map(option_name, names)
+            raise OptionError(f"options {first!r} and {second!r} exclude each other: set one of them", option=second)
+    if "starting_offsets_by_timestamp_strategy" in chosen and "starting_timestamp" not in chosen:
+        raise option_error("startingOffsetsByTimestampStrategy", "needs 'startingTimestamp': set that too")
+    if roles == ("snapshot",) and chosen.get("starting_offsets") == FROM_LATEST:
+        why = f"is {FROM_LATEST!r}, after which a batch read finds nothing: leave it out, or set a position or a time"
+        raise option_error("startingOffsets", why)
+    for kind in ("offsets", "timestamp"):
+        start, stop = chosen.get(f"starting_{kind}"), chosen.get(f"ending_{kind}")
+        if isinstance(start, int) and isinstance(stop, int) and start > stop:
+            names = option_name(f"starting_{kind}"), option_name(f"ending_{kind}")
+            raise option_error(names[1], f"is {stop} but must not be before {names[0]!r}, which is {start}")
 
 
 def check_dead_letters(chosen: Mapping[str, Any]) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime
 
 from spark_queue.errors import did_you_mean
 from spark_queue.messages.buckets import MAX_BUCKET_ROWS
-from spark_queue.messages.times import MAX_DURATION_MS
+from spark_queue.messages.times import MAX_DURATION_MS, MAX_TIME_MS
 from spark_queue.options.inputs import LOG
+from spark_queue.options.time_zones import zone_of
 from spark_queue.options.values import AUTO, MAX_COUNT, NEVER, REST
 
 HOUR, DAY = 3_600_000, 86_400_000  #: in ms
@@ -89,6 +92,45 @@ def _whole_number(text: str) -> int | None:
 def count_or_auto(text: str) -> int | None:
     """Return a whole number as `count`, `None` for `auto`. Raises `ValueError` for other text."""
     return _word_or(AUTO, count, text)
+
+
+def log_position(*words: str) -> Callable[[str], str | int]:
+    """Return a parser for one of these words, or the number of a position in a log.
+
+    It raises `ValueError` for other text, such as the JSON by partition of Kafka.
+    """
+
+    def parse(text: str) -> str | int:
+        if (position := _whole_number(text)) is not None and position < 2**63:
+            return position
+        try:
+            return one_of(*words)(text)
+        except ValueError as error:
+            parts = ": a log has no partitions" if text.lstrip().startswith("{") else ""
+            raise ValueError(f"{error}, or a position such as 1000{parts}") from None
+
+    return parse
+
+
+#: Numbers that are ms of early 1970, and seconds of this century.
+_SECONDS = range(10**9, 10**10)
+
+
+def moment(text: str) -> int:
+    """Return a time in ms since 1970. Raises `ValueError` for other text, and for seconds."""
+    expected = "a time in ms since 1970, such as 1767225600000"
+    found = _whole_number(text)
+    if found is None:
+        with suppress(ValueError):
+            named = datetime.fromisoformat(text.strip())
+            if named.tzinfo is not None:
+                expected = f"a time in ms since 1970, here {round(named.timestamp() * 1000)}"
+        raise ValueError(expected)
+    if found in _SECONDS:
+        raise ValueError(f"a time in ms since 1970; {found} seconds are {found * 1000}")
+    if found > MAX_TIME_MS:
+        raise ValueError(f"{expected}, before the year 10000")
+    return found
 
 
 def byte_size(text: str) -> int:
@@ -186,4 +228,13 @@ def not_empty(text: str) -> str:
     """Return the text unchanged. Raises `ValueError` if it is blank."""
     if not text.strip():
         raise ValueError("non-empty")
+    return text
+
+
+def zone_name(text: str) -> str:
+    """Return the name of a time zone. Raises `ValueError` if there is none of that name."""
+    try:
+        zone_of(text)
+    except ValueError:
+        raise ValueError("a time zone such as Europe/Paris, UTC or +01:00") from None
     return text

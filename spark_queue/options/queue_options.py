@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, Self
@@ -11,6 +10,7 @@ from spark_queue.errors import OptionError, did_you_mean
 from spark_queue.messages.buckets import Buckets, Layout
 from spark_queue.options.consistency import (
     check_dead_letters,
+    check_log_range,
     check_mode,
     option_error,
     option_name,
@@ -20,6 +20,7 @@ from spark_queue.options.consistency import (
 )
 from spark_queue.options.inputs import ALTS, LOG, QUEUE, ZIP, InputOptions, parse_inputs
 from spark_queue.options.masking import HIDDEN, mask, mask_if_url, masked_repr
+from spark_queue.options.other_names import other_name_hint
 from spark_queue.options.parsers import (
     batch_number,
     bucket_rows,
@@ -30,12 +31,15 @@ from spark_queue.options.parsers import (
     duration,
     flag,
     lease,
+    log_position,
+    moment,
     not_empty,
     one_of,
     reserving_consumer_name,
     target,
     url_map,
     word,
+    zone_name,
 )
 from spark_queue.options.queue_names import dead_letter_queue, takes_dead_letters
 from spark_queue.options.values import (
@@ -44,6 +48,7 @@ from spark_queue.options.values import (
     AT_MOST_ONCE,
     AUTO,
     BUCKET,
+    ERROR,
     EXACTLY_ONCE,
     FAIL,
     FROM_EARLIEST,
@@ -64,6 +69,9 @@ def _option(
     """Return the field of an option. `shown`: its default in the table, if not `default` itself."""
     shown = shown or str(default).lower()
     return field(default=default, metadata={"parse": parse, "roles": roles, "doc": doc, "default": shown})
+
+
+_PATTERN = "[Pattern](struct-payloads.md#zones-and-patterns)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,11 +116,31 @@ class QueueOptions:
         "reads all of them; its checkpoint has its position. A batch read returns the retained messages.",
         QUEUE,
     )  # fmt: skip
-    starting_offsets: str = _option(
-        one_of(FROM_EARLIEST, FROM_LATEST), ("stream",),
-        "With `mode=log`, where a query with a new checkpoint starts: at the first retained message, or after the "
-        "last one.",
+    starting_offsets: str | int = _option(
+        log_position(FROM_EARLIEST, FROM_LATEST), READ_ROLES,
+        "With `mode=log`, where a batch read or a query with a new checkpoint starts: at the first retained message, "
+        "after the last one (`latest`, streams only), or at this `position`.",
         FROM_EARLIEST,
+    )  # fmt: skip
+    starting_timestamp: int | None = _option(
+        moment,
+        READ_ROLES,
+        "Instead of `startingOffsets`: at the first message whose `mature` is at this time (ms since 1970) or later.",
+    )
+    starting_offsets_by_timestamp_strategy: str = _option(
+        one_of(ERROR, FROM_LATEST), READ_ROLES,
+        "What happens if there is no such message: an error, or the start is after the last message.",
+        ERROR,
+    )  # fmt: skip
+    ending_offsets: str | int = _option(
+        log_position(FROM_LATEST), ("snapshot",),
+        "With `mode=log`, where a batch read ends: after the last message, or before this `position`.",
+        FROM_LATEST,
+    )  # fmt: skip
+    ending_timestamp: int | None = _option(
+        moment, ("snapshot",),
+        "Instead of `endingOffsets`: before the first message whose `mature` is at this time (ms since 1970) or "
+        "later. Without such a message, after the last one.",
     )  # fmt: skip
     retention: int | None = _option(
         duration, ("stream",),
@@ -145,8 +173,9 @@ class QueueOptions:
         target, ("stream",), "With `maxRecordsPerTrigger=auto`: how long a micro-batch may take.", 2_000, "2s"
     )
     num_partitions: int | None = _option(
-        count, ("stream",),
-        "Maximum number of partitions per micro-batch. There are fewer if there are few messages.",
+        count, READ_ROLES,
+        "Maximum number of partitions of a micro-batch or a [batch read](options.md#batch-reads). There are fewer if "
+        "there are few messages.",
         shown="cores of the cluster",
     )  # fmt: skip
     min_partitions: int | None = _option(
@@ -232,6 +261,24 @@ class QueueOptions:
         "Content of the column `payload`: JSON text, plain text, bytes, or a VARIANT.",
         shown="`json`; in a write, by the column's type",
     )  # fmt: skip
+    time_zone: str | None = _option(
+        zone_name, ALL_ROLES,
+        "Time zone of times in [typed payloads](typed.md) that name none, such as `2026-07-01T12:00:00`, and of "
+        "timestamps that a write puts into [struct payloads](struct-payloads.md).",
+        shown="`spark.sql.session.timeZone`",
+    )  # fmt: skip
+    timestamp_format: str | None = _option(
+        str, ("push", "settle"), f"{_PATTERN} of timestamps in struct payloads.",
+        shown="`yyyy-MM-dd'T'HH:mm:ss[.SSS][XXX]`",
+    )  # fmt: skip
+    timestamp_ntz_format: str | None = _option(
+        str, ("push", "settle"), f"{_PATTERN} of their TIMESTAMP_NTZ.", shown="`yyyy-MM-dd'T'HH:mm:ss[.SSS]`"
+    )
+    date_format: str | None = _option(str, ("push", "settle"), f"{_PATTERN} of their dates.", shown="`yyyy-MM-dd`")
+    ignore_null_fields: bool | None = _option(
+        flag, ("push", "settle"), "Whether struct payloads leave out fields that are NULL.",
+        shown="that of the session, else `true`",
+    )  # fmt: skip
     view: str = _option(
         one_of("messages", "history"), ("snapshot",),
         "What a batch read returns: the messages in the queue, or the processed ones.",
@@ -275,9 +322,7 @@ class QueueOptions:
                 continue
             name = by_key.get(key.lower())
             if name is None:
-                hint = did_you_mean(key, known) or f"; known are {', '.join(sorted(known))}"
-                if key.lower() == "path":
-                    hint = "; a queue has no path: set the options 'url' and 'queue'"
+                hint = other_name_hint(key) or did_you_mean(key, known) or f"; known are {', '.join(sorted(known))}"
                 raise OptionError(f"unknown option {masked_repr(key)}{hint}", option=mask_if_url(key))
             option = known[name]
             if not set(roles) & set(option.metadata["roles"]):
@@ -303,6 +348,7 @@ class QueueOptions:
             why = f"is {minimum} but must not exceed 'numPartitions', which is {maximum}"
             raise option_error("minPartitions", why)
         check_mode(chosen)
+        check_log_range(chosen, roles)
         resolve_inputs(chosen, roles)
         check_dead_letters(chosen)
         chosen.setdefault("fail_if_missing", roles == ("snapshot",))
@@ -351,31 +397,3 @@ class QueueOptions:
         """
         shared = self.dead_letter_queue
         return shared if shared and takes_dead_letters(shared, queue) else dead_letter_queue(queue)
-
-
-def role_of_write(raw: Mapping[str, str]) -> Role:
-    """Return whether a write pushes or settles, by its option `operation`.
-
-    Raises `OptionError` if the option has another value.
-    """
-    for key, text in raw.items():
-        if key.lower() == "operation":
-            try:
-                return "settle" if one_of("push", "settle")(text) == "settle" else "push"
-            except ValueError as error:
-                raise OptionError(
-                    f"option 'operation' is {masked_repr(text)} but must be {error}", option=key
-                ) from None
-    return "push"
-
-
-def table() -> str:
-    """Return the options as a Markdown table, as `docs/options.md` shows it."""
-    rows = ["| option | default | goes with | meaning |", "|---|---|---|---|"]
-    for option in fields(QueueOptions):
-        facts = option.metadata
-        default = facts["default"]
-        if re.fullmatch(r"[\w-]+", default) and default not in ("required", "none"):
-            default = f"`{default}`"
-        rows.append(f"| `{option_name(option.name)}` | {default} | {', '.join(facts['roles'])} | {facts['doc']} |")
-    return "\n".join(rows)

@@ -16,6 +16,7 @@ SPARK_OPTIONS = frozenset({"checkpointlocation", "queryname", "numrows", "trunca
 WARN, FAIL, IGNORE = "warn", "fail", "ignore"
 NEVER, AUTO = "never", "auto"
 FROM_EARLIEST, FROM_LATEST = "earliest", "latest"
+ERROR = "error"
 SINGLE, BUCKET = "single", "bucket"
 AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE = "at-least-once", "at-most-once", "exactly-once"
 MAX_COUNT = 2**31 - 1

@@ -103,7 +103,7 @@ class LinkStep(RunnableStep[Link]):
 
     def pipeline(self, messages: DataFrame) -> tuple[DataFrame, dict[str, str]]:
         headers = F.coalesce("headers", F.create_map().cast("map<string,string>")).alias("headers")
-        rows = self._decide(messages.select("id", "queue", "payload", headers, "mature", "tries"))
+        rows = self._decide(messages.select("id", "queue", "payload", headers, "mature", "tries", "pushed"))
         outcome, to = F.col("outcome"), F.col("to")
         observed = rows.observe(
             LINK_METRICS,
@@ -268,4 +268,4 @@ def _decode_messages(batch: pa.RecordBatch) -> Iterator[Message]:
     for row in batch.to_pylist():
         headers = {name: value for name, value in row["headers"] if value is not None}
         payload = decode(row["payload"].encode(), "json")
-        yield Message(row["id"], row["queue"], payload, headers, row["mature"], row["tries"])
+        yield Message(row["id"], row["queue"], payload, headers, row["mature"], row["tries"], row["pushed"])

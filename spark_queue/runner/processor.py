@@ -283,7 +283,7 @@ class CompiledProcessor:
         one, kind = F.col(_quote(name)), made.schema[name].dataType
         parts = dict.fromkeys(_OUTPUT_FIELDS, F.lit(None))
         payload, form = one, kind
-        if isinstance(kind, StructType) and "payload" in kind.names and _MESSAGE_FIELDS.issuperset(kind.names):
+        if isinstance(kind, StructType) and _is_message(kind):
             payload, form = one["payload"], kind["payload"].dataType
             # An input is passed on as a new message.
             fields = ("headers",) if "queue" in kind.names else _OUTPUT_FIELDS
@@ -298,6 +298,15 @@ class CompiledProcessor:
         columns |= parts | {"headers": headers}
         struct = F.struct(*(column.alias(part) for part, column in columns.items())).cast(MESSAGE_TYPE.simpleString())
         return F.when(one.isNotNull(), struct)
+
+
+def _is_message(kind: StructType) -> bool:
+    """Return whether a struct is a message: one that an input has, or one for an output.
+
+    Only those of inputs have `queue`, and then also `pushed`. Else that is a field of a payload.
+    """
+    known = _MESSAGE_FIELDS | {"pushed"} if "queue" in kind.names else _MESSAGE_FIELDS
+    return "payload" in kind.names and known.issuperset(kind.names)
 
 
 def _json_text(payload: Column, kind: DataType, name: str) -> Column:

@@ -251,9 +251,9 @@ def _to_messages(column: pa.StructArray) -> list[Message | None]:
         return []
     batch = pa.RecordBatch.from_arrays(column.flatten(), names=[one.name for one in column.type])
     payloads, kinds = from_json(batch.column("payload").cast(pa.binary()))
-    facts = (batch.column(name).to_pylist() for name in ("id", "queue", "mature", "tries"))
+    facts = (batch.column(name).to_pylist() for name in ("id", "queue", "mature", "tries", "pushed"))
     rows = zip(*facts, payloads.to_pylist(), kinds.to_pylist(), header_dicts(batch), strict=True)
     return [
-        Message(id, queue, decode(bytes(payload), kind), headers, mature, tries) if id is not None else None
-        for id, queue, mature, tries, payload, kind, headers in rows
+        Message(id, queue, decode(bytes(payload), kind), headers, mature, tries, pushed) if id is not None else None
+        for id, queue, mature, tries, pushed, payload, kind, headers in rows
     ]

@@ -6,6 +6,7 @@ are imported in the methods that return them.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
@@ -14,8 +15,11 @@ from pyspark.sql.types import StructType
 from spark_queue.errors import OptionError
 from spark_queue.options.consistency import option_error
 from spark_queue.options.inputs import LOG
-from spark_queue.options.queue_options import QueueOptions, role_of_write
+from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.roles import role_of_write
+from spark_queue.options.time_zones import SessionZone
 from spark_queue.options.values import EXACTLY_ONCE, READ_ROLES, Role
+from spark_queue.spark.output_modes import mode_error
 from spark_queue.spark.pickling import PickledWithLoader
 from spark_queue.spark.read.driver_process import set_program
 from spark_queue.spark.read.limits import set_cluster_cores
@@ -39,6 +43,9 @@ class QueueDataSource(PickledWithLoader, DataSource):
 
     #: The cores of the cluster, if the session that registered this class knows them.
     cores: int | None = None
+
+    #: The time zone of the session that registered this class.
+    zone: str | None = None
 
     #: The fields of the `Owner` that is the program that registered this class, if it did.
     program: dict[str, Any] | None = None
@@ -78,16 +85,16 @@ class QueueDataSource(PickledWithLoader, DataSource):
             )
         from spark_queue.spark.write.data_writers import BatchWriter
 
-        return BatchWriter(self._create_operation(schema, streaming=False))
+        return BatchWriter(self._operation(schema, streaming=False))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         if overwrite:
-            raise OptionError("a queue takes outputMode append or update, not complete", option="outputMode")
+            raise mode_error("complete")
         from spark_queue.spark.write.data_writers import StreamWriter
 
-        return StreamWriter(self._create_operation(schema, streaming=True))
+        return StreamWriter(self._operation(schema, streaming=True))
 
-    def _create_operation(self, schema: StructType, *, streaming: bool) -> Push | Settle:
+    def _operation(self, schema: StructType, *, streaming: bool) -> Push | Settle:
         role = role_of_write(self.options)
         options = pin_databases(self._options(role), create=True)
         if role == "settle":
@@ -112,4 +119,7 @@ class QueueDataSource(PickledWithLoader, DataSource):
         return pin_databases(options, create=role == "stream" and not options.fail_if_missing)
 
     def _options(self, *roles: Role) -> QueueOptions:
-        return resolve_options(QueueOptions.parse(self.options, *roles))
+        options = resolve_options(QueueOptions.parse(self.options, *roles))
+        if options.time_zone is None and self.zone is not None:
+            options = replace(options, time_zone=SessionZone(self.zone))
+        return options

@@ -3,34 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import (
-    ArrayType,
     BinaryType,
     DataType,
-    MapType,
-    Row,
     StringType,
     StructField,
     StructType,
-    VariantType,
 )
 
-from spark_queue.errors import MessageError
 from spark_queue.messages.batching import batch_by_size
 from spark_queue.messages.columns import columns_by_name, header_dicts, no_headers
 from spark_queue.messages.dead_letter import ERROR_HEADER, FROM_HEADER, MAX_REASON_BYTES, NewDeadLetter, cut_text
 from spark_queue.messages.ids import new_id_array, new_ids
 from spark_queue.messages.payload import from_json, text_or_bytes
-from spark_queue.messages.rules import id_rules, is_utf8, replace_invalid_utf8
+from spark_queue.messages.rules import id_rules, replace_invalid_utf8
 from spark_queue.messages.schema import PUSHES
 from spark_queue.messages.times import MAX_DURATION_MS
-from spark_queue.spark.schema import arrow_schema
-from spark_queue.spark.typed_json import encode_json_column, encode_variants
+from spark_queue.spark.json_types import WRITTEN_AS_JSON
+from spark_queue.spark.json_write import JsonStyle, encode_json_column
 
 #: Rows per batch, if Spark passes single rows: to streaming writers on Spark 4.0.
 ROWS_PER_BATCH = 10_000
@@ -51,7 +44,11 @@ NewIds = Callable[[int], pa.Array]
 
 
 def encode_pushes(
-    batch: pa.RecordBatch, schema: StructType, payload_format: str | None, new_ids: NewIds
+    batch: pa.RecordBatch,
+    schema: StructType,
+    payload_format: str | None,
+    new_ids: NewIds,
+    style: JsonStyle | None = None,
 ) -> tuple[pa.RecordBatch, dict[int, str]]:
     """Return a batch of Spark as a PUSHES batch, and the rows that no such batch can hold.
 
@@ -60,7 +57,7 @@ def encode_pushes(
     """
     n = batch.num_rows
     has = set(batch.schema.names)
-    payload, kinds, faults = _payloads(batch.column("payload"), schema["payload"].dataType, payload_format)
+    payload, kinds, faults = _payloads(batch.column("payload"), schema["payload"].dataType, payload_format, style)
     ids = batch.column("id") if "id" in has else pa.nulls(n, pa.string())
     if ids.null_count:
         ids = new_ids(n) if ids.null_count == n else pc.coalesce(ids, new_ids(n))
@@ -85,7 +82,7 @@ def encode_pushes(
 
 
 def encode_changes(
-    batch: pa.RecordBatch, schema: StructType, payload_format: str | None
+    batch: pa.RecordBatch, schema: StructType, payload_format: str | None, style: JsonStyle | None = None
 ) -> tuple[pa.RecordBatch, dict[int, str]]:
     """Return a batch of Spark as a PUSHES batch that changes stored messages, as `encode_pushes`.
 
@@ -94,7 +91,7 @@ def encode_changes(
     if "payload" not in batch.schema.names:
         batch = batch.append_column("payload", pa.nulls(batch.num_rows, pa.string()))
         schema = StructType([*schema.fields, StructField("payload", StringType())])
-    rows, faults = encode_pushes(batch, schema, payload_format, new_id_array)
+    rows, faults = encode_pushes(batch, schema, payload_format, new_id_array, style)
     if "headers" in batch.schema.names:
         return rows, faults
     columns = columns_by_name(rows) | {"headers": pa.nulls(len(rows), PUSHES.field("headers").type)}
@@ -109,38 +106,19 @@ def filter_encoded(
     return rows.filter(mask), {row: faults[place] for row, place in enumerate(places) if place in faults}
 
 
-def target_column(batch: pa.RecordBatch, rows: pa.RecordBatch, column: str) -> pa.Array:
-    """Return the column with the queue or database of each row.
-
-    Raises `MessageError` if a name is NULL or not UTF-8.
-    """
-    names = batch.column(column)
-    if names.null_count:
-        id = rows.column("id")[pc.index(names.is_null(), True).as_py()].as_py()
-        hint = ", and the option 'queue' is not set" if column == "queue" else ""
-        raise MessageError(f"row with id {id!r}: its {column} is NULL{hint}")
-    if not is_utf8(names):
-        raise MessageError(f"column {column!r} has text that is not UTF-8; clean it with make_valid_utf8({column})")
-    return names
-
-
 def _payloads(
-    column: pa.Array, kind: DataType, payload_format: str | None
+    column: pa.Array, kind: DataType, payload_format: str | None, style: JsonStyle | None
 ) -> tuple[pa.Array, pa.Array, dict[int, str]]:
     """Return the payloads, the kind of each, and the rows whose payload cannot be written."""
-    faults: dict[int, str] = {}
-    if isinstance(kind, StructType | MapType | ArrayType):
-        texts, faults = encode_json_column(column, kind)
-        return *from_json(texts), faults
-    if isinstance(kind, VariantType):
-        texts, faults = encode_variants(column)
+    if isinstance(kind, WRITTEN_AS_JSON):
+        texts, faults = encode_json_column(column, kind, style)
         return *from_json(texts), faults
     payload = column.cast(pa.binary())
     if payload_format is None:
-        payload_format = "json" if isinstance(kind, StringType) else "binary"
+        payload_format = "binary" if isinstance(kind, BinaryType) else "json"
     if payload_format in ("json", "variant"):
-        return *from_json(payload), faults
-    return payload, pa.repeat(payload_format, len(payload)), faults
+        return *from_json(payload), {}
+    return payload, pa.repeat(payload_format, len(payload)), {}
 
 
 def delays_ms(column: pa.Array) -> pa.Array:
@@ -156,8 +134,11 @@ def delays_ms(column: pa.Array) -> pa.Array:
     return pc.round(pc.multiply(bounded, 1000)).cast(pa.int64())
 
 
-def dead_letters_of(queue: str, rows: pa.RecordBatch, rules: Sequence[str]) -> list[NewDeadLetter]:
-    """Return the dead letters of rows that cannot become messages of `queue`, with the `rules`."""
+def dead_letters_of(queue: str | None, rows: pa.RecordBatch, rules: Sequence[str]) -> list[NewDeadLetter]:
+    """Return the dead letters of rows that cannot become messages of `queue`, with the `rules`.
+
+    `None`: the rows name no queue that can be.
+    """
     ids, rows = rows.column("id"), replace_invalid_utf8(rows)
     changed = pc.not_equal(ids.cast(pa.binary()), rows.column("id").cast(pa.binary()))
     id_errors = [*id_rules(rows.column("id")), (changed, "it is not UTF-8")]
@@ -171,7 +152,9 @@ def dead_letters_of(queue: str, rows: pa.RecordBatch, rules: Sequence[str]) -> l
             payload, kind = b"", "text"
         if kind != "binary":  # it may be no JSON
             payload, kind = text_or_bytes(payload)
-        reasons = {ERROR_HEADER: cut_text(rules[number], MAX_REASON_BYTES), FROM_HEADER: queue}
+        reasons = {ERROR_HEADER: cut_text(rules[number], MAX_REASON_BYTES)}
+        if queue is not None:
+            reasons[FROM_HEADER] = queue
         spare, bad = spare_ids[number], number in bad_ids
         letters.append(NewDeadLetter(id or "", payload, kind, headers[number], reasons, spare, needs_spare=bad))
     return letters
@@ -186,34 +169,3 @@ def coalesce_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
     limits = COALESCED_ROWS, COALESCED_BYTES
     for group in batch_by_size(non_empty, limits, lambda batch: (batch.num_rows, batch.nbytes)):
         yield from pa.Table.from_batches(group).combine_chunks().to_batches()
-
-
-def batches_of(rows: Iterator[Row], schema: StructType) -> Iterator[pa.RecordBatch]:
-    """Yield single rows as batches of up to ROWS_PER_BATCH."""
-    target = arrow_schema(schema)
-    while part := list(islice(rows, ROWS_PER_BATCH)):
-        columns = [
-            pa.array([_arrow_value(row[i], field.dataType) for row in part], target.field(i).type)
-            for i, field in enumerate(schema.fields)
-        ]
-        yield pa.RecordBatch.from_arrays(columns, schema=target)
-
-
-def _arrow_value(value: Any, kind: DataType) -> Any:
-    """Return a value of a Spark row in the form that pyarrow expects."""
-    if value is None:
-        return None
-    match kind:
-        case StructType():
-            return {one.name: _arrow_value(value[one.name], one.dataType) for one in kind.fields}
-        case ArrayType():
-            return [_arrow_value(one, kind.elementType) for one in value]
-        case MapType():
-            return [
-                (_arrow_value(key, kind.keyType), _arrow_value(one, kind.valueType)) for key, one in value.items()
-            ]
-        case VariantType():
-            return {"value": value.value, "metadata": value.metadata}
-        case BinaryType():
-            return bytes(value)
-    return value

@@ -29,6 +29,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from spark_queue.errors import QueueError
 from spark_queue.options.masking import mask_words, scrub
+from spark_queue.spark.output_modes import translate_mode_error
 from spark_queue.spark.query_sources import execution_of, source_options
 from spark_queue.spark.spark_errors import failure_of
 from spark_queue.spark.task_context import LISTENER_PROPERTY
@@ -124,6 +125,8 @@ class _QueryRun:
         """Record the error of the run, if it failed. Waits if another thread is doing so."""
         with self._lock:
             if not self._recorded and (error := self._query.exception()) is not None:
+                if refused := translate_mode_error(str(error)):
+                    log.error("query %s: %s", self._query.name or self.id, refused)
                 for url in _isolating_urls(self._query):
                     record_failure(self._query, error, url)
                 self._recorded = True

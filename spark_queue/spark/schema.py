@@ -5,24 +5,18 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
-    ArrayType,
     BinaryType,
-    ByteType,
     DataType,
-    DayTimeIntervalType,
-    DecimalType,
-    DoubleType,
-    FloatType,
     IntegerType,
     LongType,
     MapType,
-    ShortType,
     StringType,
     StructField,
     StructType,
@@ -36,24 +30,28 @@ from spark_queue.messages.json_text import clean_json
 from spark_queue.messages.payload import as_json, as_text
 from spark_queue.options.inputs import DELIVERY_HASH, LOG
 from spark_queue.options.queue_options import QueueOptions
+from spark_queue.spark.json_types import NESTED_TYPES, check_names
+from spark_queue.spark.not_null import check_not_null
+from spark_queue.spark.payload_zone import payload_zone
 from spark_queue.spark.read.arrival import ARRIVED
 from spark_queue.spark.read.offsets import delivery_of_tag
-from spark_queue.spark.typed_json import json_parser, json_writer, parse_json_column
+from spark_queue.spark.typed_json import json_parser, parse_json_column
 
 CORRUPT_COLUMN = "_corrupt_payload"
 
 #: Columns that only a read fills. A push ignores them, so you can write a DataFrame that was read.
-IGNORED_COLUMNS = ("delivery_hash", "position", "processed", "consumer", "outcome", "tag", ARRIVED)
+IGNORED_COLUMNS = ("pushed", "delivery_hash", "position", "processed", "consumer", "outcome", "tag", ARRIVED)
 
-_HEADERS = MapType(StringType(), StringType())
+HEADERS = MapType(StringType(), StringType())
 
 #: The columns of a read without `payload`, in order.
 READ_COLUMNS: dict[str, DataType] = {
     "id": StringType(),
     "queue": StringType(),
-    "headers": _HEADERS,
+    "headers": HEADERS,
     "mature": TimestampType(),
     "tries": IntegerType(),
+    "pushed": TimestampType(),
     DELIVERY_HASH: StringType(),
 }
 #: Columns of a read that only your own schema adds: when the batch was reserved, and the tag of a
@@ -73,35 +71,6 @@ _PAYLOAD_TYPES: dict[str, DataType] = {
     "text": StringType(),
     "binary": BinaryType(),
     "variant": VariantType(),
-}
-
-_NESTED_TYPES = (StructType, MapType, ArrayType)
-
-#: The columns of a push, and the types of each. A struct, map or array in `payload` becomes JSON.
-_INTEGER_TYPES = (ByteType, ShortType, IntegerType, LongType)
-_DELAY_TYPES = (DayTimeIntervalType, *_INTEGER_TYPES, FloatType, DoubleType, DecimalType)
-PUSH_COLUMN_TYPES: dict[str, tuple[type[DataType], ...]] = {
-    "payload": (StringType, BinaryType, VariantType, *_NESTED_TYPES),
-    "id": (StringType,),
-    "ns": (StringType,),
-    "queue": (StringType,),
-    "headers": (MapType,),
-    "mature": (TimestampType,),
-    "delay": _DELAY_TYPES,
-    "tries": _INTEGER_TYPES,
-    **{
-        name: (type(kind),)
-        for name, kind in (LOG_READ_COLUMNS | HISTORY_READ_COLUMNS | OPTIONAL_COLUMNS).items()
-        if name in IGNORED_COLUMNS
-    },
-}
-SETTLE_COLUMN_TYPES: dict[str, tuple[type[DataType], ...]] = {
-    "id": (StringType,),
-    "outcome": (StringType,),
-    "delay": _DELAY_TYPES,
-    "reason": (StringType,),
-    "to": (StringType,),
-    **{name: kinds for name, kinds in PUSH_COLUMN_TYPES.items() if name in ("payload", "headers", "mature", "tries")},
 }
 
 #: Converts a batch of stored messages to a batch of the DataFrame. Takes the tag of the messages,
@@ -141,6 +110,7 @@ def _input_columns(options: QueueOptions, binding: str) -> dict[str, DataType]:
 
 def check_read_schema(schema: StructType, options: QueueOptions) -> None:
     """Raise `SchemaError` if a queue cannot be read as `schema`."""
+    check_names(schema, "the schema")
     if options.inputs is None:
         optional = LOG_OPTIONAL_COLUMNS if options.mode == LOG else OPTIONAL_COLUMNS
         _check_columns(schema, _read_columns(options) | optional, options, "a queue")
@@ -154,6 +124,7 @@ def check_read_schema(schema: StructType, options: QueueOptions) -> None:
         if name not in options.inputs:  # an input may have the name of a column that came later
             _check_columns(StructType([field]), READ_COLUMNS | OPTIONAL_COLUMNS, options, "a queue")
         elif isinstance(kind, StructType):
+            check_names(kind, name)
             _check_columns(kind, _input_columns(options, name), options, f"the input {name!r}")
         else:
             names = ", ".join(_struct_type(_input_columns(options, name), options).names)
@@ -169,7 +140,7 @@ def _check_columns(schema: StructType, columns: Mapping[str, DataType], options:
         if name not in known:
             hint = did_you_mean(name, known) or f"; it has {', '.join(known)}"
             raise SchemaError(f"{source} has no column {name!r}{hint}", column=name)
-        if name == "payload" and isinstance(kind, _NESTED_TYPES):
+        if name == "payload" and isinstance(kind, NESTED_TYPES):
             json_parser(kind, "payload")
         elif name == "payload":
             payload_format = options.payload_format or "json"
@@ -185,43 +156,6 @@ def _check_columns(schema: StructType, columns: Mapping[str, DataType], options:
             raise SchemaError(f"column {name!r} is {expected.simpleString()}, not {kind.simpleString()}", column=name)
 
 
-#: What to do about missing columns of a write.
-_PAYLOAD_REMEDY = "put your columns into one, as to_json(struct(*)) AS payload"
-_REMEDIES = {
-    "payload": _PAYLOAD_REMEDY,
-    "queue": 'name the queue in option("queue", …), or that of each row in a column',
-}
-
-
-def check_write_schema(
-    schema: StructType, columns: dict[str, tuple[type[DataType], ...]], required: Sequence[str]
-) -> None:
-    """Raise `SchemaError` if a DataFrame of `schema` cannot be written to a queue.
-
-    `columns`: the columns of the write, and the types of each. `required`: those that it needs.
-    """
-    for field in schema.fields:
-        name, kind = field.name, field.dataType
-        if name not in columns:
-            hint = did_you_mean(name, columns)
-            if "payload" in required and "payload" not in schema.names and "'payload'" not in hint:
-                hint = f"; {_PAYLOAD_REMEDY}"
-            hint = hint or f"; the columns are {', '.join(columns)}"
-            raise SchemaError(f"column {name!r} cannot be written to a queue{hint}", column=name)
-        expected = " or ".join(one.typeName() for one in columns[name])
-        if name == "headers":  # whether its values may be NULL does not matter
-            expected = _HEADERS.simpleString()
-        if not isinstance(kind, columns[name]) or (name == "headers" and kind.simpleString() != expected):
-            raise SchemaError(f"column {name!r} is {kind.simpleString()} but must be {expected}", column=name)
-        if name == "payload" and isinstance(kind, _NESTED_TYPES):
-            json_writer(kind, name)
-    for name in required:
-        if name not in schema.names:
-            remedy = f": {_REMEDIES[name]}" if name in _REMEDIES else ""
-            own = ", ".join(schema.names) or "no columns"
-            raise SchemaError(f"column {name!r} is missing{remedy}; the DataFrame has {own}", column=name)
-
-
 def arrow_schema(schema: StructType) -> pa.Schema:
     """Return the exact Arrow schema that Spark expects of batches of this schema."""
     # Spark 4.2 and later take a time zone; before, it is always UTC.
@@ -231,8 +165,11 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def batch_converter(schema: StructType, options: QueueOptions) -> BatchConverter:
-    """Return the function that converts batches of stored messages to batches of `schema`."""
-    return partial(_convert_batch, arrow_schema(schema), schema, options.payload_format or "json")
+    """Return the function that converts batches of stored messages to batches of `schema`.
+
+    It is for the task that calls this: times without a time zone have that of its session.
+    """
+    return partial(_convert_batch, arrow_schema(schema), schema, _Form.create(schema, options))
 
 
 def batch_joiner(schema: StructType, options: QueueOptions) -> BatchJoiner:
@@ -240,13 +177,36 @@ def batch_joiner(schema: StructType, options: QueueOptions) -> BatchJoiner:
 
     The column of an input that has no batch is NULL.
     """
-    return partial(_join_batches, arrow_schema(schema), schema, options.payload_format or "json")
+    return partial(_join_batches, arrow_schema(schema), schema, _Form.create(schema, options))
+
+
+@dataclass(frozen=True)
+class _Form:
+    """How payloads are converted. `zone`: of times in typed ones that name none; `None` is UTC."""
+
+    payload_format: str
+    zone: str | None
+
+    @classmethod
+    def create(cls, schema: StructType, options: QueueOptions) -> _Form:
+        zone = payload_zone(options) if _has_typed_payload(schema) else None
+        return cls(options.payload_format or "json", zone)
+
+
+def _has_typed_payload(schema: StructType) -> bool:
+    """Return whether a payload is read as columns: that of a queue, or of an input."""
+    for one in schema.fields:
+        if one.name == "payload" and isinstance(one.dataType, NESTED_TYPES):
+            return True
+        if isinstance(one.dataType, StructType) and _has_typed_payload(one.dataType):
+            return True
+    return False
 
 
 def _join_batches(
     target: pa.Schema,
     schema: StructType,
-    payload_format: str,
+    form: _Form,
     batches: Mapping[str, pa.RecordBatch],
     delivery: str,
     arrived: int | None = None,
@@ -260,19 +220,21 @@ def _join_batches(
             columns[field.name] = _hashes(delivery, ids)
         elif field.name in batches:
             assert isinstance(field.dataType, StructType)
-            shaped = _convert_batch(pa.schema(list(kind)), field.dataType, payload_format, batches[field.name])
+            shaped = _convert_batch(pa.schema(list(kind)), field.dataType, form, batches[field.name])
             columns[field.name] = pa.StructArray.from_arrays(shaped.columns, fields=list(kind))
         elif field.name == ARRIVED and isinstance(field.dataType, TimestampType):  # not an empty input
             columns[field.name] = _arrivals(arrived, rows)
         else:
             columns[field.name] = pa.nulls(rows, kind)
-    return pa.RecordBatch.from_pydict(columns, schema=target)
+    joined = pa.RecordBatch.from_pydict(columns, schema=target)
+    check_not_null(joined, next(iter(batches.values())).column("id"))
+    return joined
 
 
 def _convert_batch(
     target: pa.Schema,
     schema: StructType,
-    payload_format: str,
+    form: _Form,
     batch: pa.RecordBatch,
     tag: str | None = None,
     position: int = 0,
@@ -281,11 +243,13 @@ def _convert_batch(
     rows = batch.num_rows
     columns = {CORRUPT_COLUMN: pa.nulls(rows), DELIVERY_HASH: pa.nulls(rows)}
     for name, field in zip(schema.names, schema.fields, strict=True):
-        if name == "payload" and isinstance(field.dataType, _NESTED_TYPES):
-            texts, kind = _json_payloads(batch).to_pylist(), target.field(name).type
-            columns[name], columns[CORRUPT_COLUMN] = parse_json_column(texts, field.dataType, kind)
+        if name == "payload" and isinstance(field.dataType, NESTED_TYPES):
+            parsed, corrupt = parse_json_column(
+                _json_payloads(batch), field.dataType, target.field(name).type, form.zone
+            )
+            columns[name], columns[CORRUPT_COLUMN] = parsed, corrupt
         elif name == "payload":
-            columns[name] = _PAYLOAD_CONVERTERS[payload_format](batch)
+            columns[name] = _PAYLOAD_CONVERTERS[form.payload_format](batch)
         elif name == DELIVERY_HASH and tag is not None:  # messages without a tag are not delivered
             columns[name] = _hashes(delivery_of_tag(tag), [batch.column("id").to_pylist()])
         elif name == "tag":
@@ -296,7 +260,9 @@ def _convert_batch(
             columns[name] = pa.array(range(position, position + rows), pa.int64())
         elif name not in columns:
             columns[name] = batch.column(name)
-    return pa.RecordBatch.from_pydict(columns, schema=target)
+    shaped = pa.RecordBatch.from_pydict(columns, schema=target)
+    check_not_null(shaped, batch.column("id"))
+    return shaped
 
 
 # --- payloads -------------------------------------------------------------------------------------

@@ -23,8 +23,10 @@ from spark_queue.errors import UsageError
 from spark_queue.spark.checkpoints import checkpoint_conf
 from spark_queue.spark.data_source import QueueDataSource
 from spark_queue.spark.failures import add_listener
+from spark_queue.spark.not_null import read_as_nullable
 from spark_queue.spark.pickling import portable_source
 from spark_queue.spark.read.limits import cores
+from spark_queue.spark.task_context import TIME_ZONE
 from spark_queue.stores.services.owner import Owner
 
 #: The environment variable and the conf that name the interpreter of Spark's Python workers.
@@ -73,15 +75,22 @@ def register(spark: SparkSession) -> None:
 
     From then on, errors of the session's queries are recorded for the header `x-error` of dead
     letters. And by default, a micro-batch has as many partitions as the cluster has cores now,
-    instead of the driver. `session` calls this. If you create the session yourself, call it for
-    these, or if Spark does not find the format. Raises `UsageError` if the workers of a local
-    master cannot import this package.
+    instead of the driver. Times without a time zone have that of the session, and fields that a
+    schema calls NOT NULL may be NULL. `session` calls this. If you create the session yourself,
+    call it for these, or if Spark does not find the format. Raises `UsageError` if the workers of a
+    local master cannot import this package.
     """
     _check_interpreter(spark)
     activate(spark)
     add_listener(spark)
+    read_as_nullable(spark)
     try:
-        source = portable_source(QueueDataSource, cores=_cluster_cores(spark), program=asdict(Owner.current("", 0)))
+        source = portable_source(
+            QueueDataSource,
+            cores=_cluster_cores(spark),
+            zone=spark.conf.get(TIME_ZONE),
+            program=asdict(Owner.current("", 0)),
+        )
         spark.dataSource.register(source)
     except AnalysisException as error:
         if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):  # Spark 4.0 raises this if it has found the format itself

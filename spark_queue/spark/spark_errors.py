@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from spark_queue import errors
 from spark_queue.errors import CheckpointError, QueueError, UsageError
+from spark_queue.spark.output_modes import translate_mode_error
 
 _QUEUE_ERROR = re.compile(r"(?:^(?:\w+: )?|: )spark_queue\.errors\.(\w+): (.*?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
 _TRACEBACK_START = "Traceback (most recent call last)"
@@ -63,6 +64,8 @@ def failure_of(error: BaseException) -> Failure:
     python = _add_location(*raised[-1]) if raised else None
     if match := _QUEUE_ERROR.search(text):
         return Failure(match[2].strip(), getattr(errors, match[1], QueueError), python)
+    if refused := translate_mode_error(text):
+        return Failure(str(refused), type(refused))
     first = _first_line(texts[0]).removesuffix(f"{_TRACEBACK_START}:") or type(error).__name__
     last = python or (_JAVA_CAUSE.findall(text) or [_first_line(texts[-1])])[-1]
     return Failure(first if last in first else f"{first.rstrip(' .:')}: {last}", python=python)

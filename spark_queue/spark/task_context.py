@@ -21,6 +21,16 @@ def batch_id_of(task: TaskContext) -> int | None:
     return None if number is None else int(number)
 
 
+#: The conf, and the local property of a task, that names the time zone of its session. Spark sets
+#: the property if the session has set the conf.
+TIME_ZONE = "spark.sql.session.timeZone"
+
+
+def time_zone_of(task: TaskContext | None) -> str | None:
+    """Return the time zone of a task's session, or `None` if the session has set none."""
+    return task.getLocalProperty(TIME_ZONE) if task else None
+
+
 #: The local property of a query whose session has our listener (`failures.py`).
 LISTENER_PROPERTY = "spark_queue.listener"
 

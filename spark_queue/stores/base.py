@@ -3,8 +3,12 @@
 These rules hold for every database:
 
 * **Time** is the database's. No promise depends on the clock of a client.
-* **Order** is that of `(mature, id)`; `mature` is in ms. A store may order a message whose lease
-  ended in another way.
+* **Order** is that of `mature`, in ms, then of the pushes. Messages of one push are in the order of
+  the batch. Of two pushes of one process, the one that begins after the other was acknowledged
+  comes later. A message that is put back keeps its place among those of its due time. A store may
+  order a message whose lease ended in another way.
+* **`pushed`** is when a message was pushed, or staged. No operation changes it. The rows of a
+  PUSHES batch are pushed now; those of a WRITTEN batch were pushed before.
 * A message is *ready* (mature and free), *scheduled* (not mature yet) or *reserved* (held under
   a tag until its lease ends).
 * A **tag** names a reservation: `consumer/sequence/partition`. The reader chooses it. Tags form a
@@ -66,6 +70,7 @@ from spark_queue.messages.schema import HISTORY, HISTORY_FIELDS, MESSAGES
 from spark_queue.messages.times import MAX_TIME_MS
 from spark_queue.options.masking import mask, scheme_of
 from spark_queue.options.queue_names import MAX_QUEUE_BYTES, dead_letter_queue, source_queue
+from spark_queue.stores.spans import WHOLE, Sample, Span, cut_spans, sample_size
 from spark_queue.stores.support.bucket_split import isolate, split_bucket
 from spark_queue.stores.support.budget import spend
 from spark_queue.stores.support.counters import Counters, Counts, Statistics
@@ -231,7 +236,7 @@ class Store(ABC):
             raise rejected_rows_error(queue, batch, wrong)
 
     def _to_records(self, queue: str, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows as records, a PUSHES batch again.
+        """Return the rows as records, a PUSHES or WRITTEN batch again.
 
         Raises `OptionError` as `check_buckets` does.
         """
@@ -290,9 +295,9 @@ class Store(ABC):
     def stage(self, queue: str, stage: str, batch: pa.RecordBatch) -> int:
         """Stage the rows of a PUSHES batch for `queue`, and return their number.
 
-        No client sees them before `publish`. A `delay` counts from now. The rows are added to those
-        that the stage holds already, for this queue or others. Raises `MessageError` and
-        `OptionError` as `push` does, before anything is written.
+        No client sees them before `publish`. A `delay` counts from now, and now is when they are
+        pushed. The rows are added to those that the stage holds already, for this queue or others.
+        Raises `MessageError` and `OptionError` as `push` does, before anything is written.
         """
         check_tag(stage)
         self._check_push(queue, batch)
@@ -515,6 +520,17 @@ class Store(ABC):
     def _record_sizes(self, queue: str, tag: str, limit: int) -> list[tuple[str, int]]:
         """Return the ids of the first `limit` records of one tag, and their bytes as stored."""
 
+    def last_due(self, queue: str, tag: str) -> int | None:
+        """Return when the last record of one tag was due (ms), `None` if it holds none.
+
+        Reads no payload.
+        """
+        check_tag(tag)
+        return self._attempt(self._last_due, queue, tag)
+
+    @abstractmethod
+    def _last_due(self, queue: str, tag: str) -> int | None: ...
+
     def held_ids(self, queue: str, tag: str) -> list[str]:
         """Return the ids of the messages of one tag. Raises `StoreError` as `fetch` does."""
         return [id for batch in self.peek_reserved(queue, tag) for id in batch.column("id").to_pylist()]
@@ -574,7 +590,9 @@ class Store(ABC):
         check_tag(tag)
         check_outcome(outcome)
         check_duration("history", history)
-        done = self._apply_by_ids(queue, tag, ids, lambda some: self._commit(queue, tag, some, history, outcome))
+        done = self._apply_by_ids(
+            queue, tag, ids, lambda some: self._commit(queue, tag, some, history, outcome), in_place=False
+        )
         self._counters.add(queue, commit=done)
         return done
 
@@ -682,21 +700,29 @@ class Store(ABC):
         """Return how many messages were settled, and how many handed out. Buckets may be left."""
 
     def _apply_by_ids(
-        self, queue: str, tag: str | None, ids: Sequence[str] | None, act: Callable[[Sequence[str] | None], int]
+        self,
+        queue: str,
+        tag: str | None,
+        ids: Sequence[str] | None,
+        act: Callable[[Sequence[str] | None], int],
+        *,
+        in_place: bool = True,
     ) -> int:
         """Apply `act` to records of these ids (`None`: all), then to messages in buckets.
 
-        They are those of the tag, or with `None` those that are not reserved.
+        They are those of the tag, or with `None` those that are not reserved. `in_place`: as in
+        `isolate`.
         """
         ids = possible_ids(ids)
         done = self._attempt(act, ids)
-        if ids is not None and done < len(set(ids)) and (isolated := isolate(self, queue, tag, ids)):
-            done += self._attempt(act, isolated)
+        if ids is not None and done < len(set(ids)):
+            isolated = isolate(self, queue, tag, ids, in_place=in_place)
+            done += self._attempt(act, isolated) if isolated else 0
         return done
 
     @abstractmethod
     def _replace_records(self, queue: str, tag: str | None, records: Sequence[Record], batch: pa.RecordBatch) -> bool:
-        """Replace records by those of a PUSHES batch, which have the same messages.
+        """Replace records by those of a WRITTEN batch, which have the same messages.
 
         Return whether it was done: it is atomic, and needs all records to be still there, and the
         ids of the new ones to be free. Exactly this tag must hold the records; the new ones get the
@@ -754,7 +780,7 @@ class Store(ABC):
         if ids is not None:
             wanted.append(len(set(ids)))
         if wanted and moved < min(wanted):
-            isolated = isolate(self, queue, tag, ids, limit=min(wanted) - moved, min_tries=min_tries)
+            isolated = isolate(self, queue, tag, ids, in_place=True, limit=min(wanted) - moved, min_tries=min_tries)
             if isolated:
                 moved += self._attempt(self._move, queue, to, Selection(tag, isolated, None, min_tries), dead_letter)
                 self._notify(to)
@@ -1120,11 +1146,13 @@ class Store(ABC):
         view: View = "messages",
         rows: int = PAGE_ROWS,
         check_json: bool = True,
+        span: Span = WHOLE,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the messages of the queue that meet every condition, reserved ones too.
 
         The schema is MESSAGES, or HISTORY in that view. With a `limit` they are the first in order;
-        else they come in no particular order. No message is yielded twice. The history has a row
+        else they come in no particular order. No message is yielded twice. `span`, which excludes a
+        `limit`: one of `spans` of the same view. The history has a row
         for each time that an id was processed (SQLite), or for the last time only. `mature` of a
         reserved message is when it was due.
 
@@ -1141,7 +1169,7 @@ class Store(ABC):
 
         def scan(limit: int | None) -> Iterator[pa.RecordBatch]:
             nonlocal buckets
-            for page in self._peek(queue, where, limit, view, rows):
+            for page in self._peek(queue, where, limit, view, rows, span):
                 if page.batch.schema != schema:
                     page = page._replace(batch=page.batch.cast(schema))
                 for found in open_buckets(page):
@@ -1160,17 +1188,41 @@ class Store(ABC):
         found = pa.Table.from_batches(scan(limit), schema)
         if buckets and where and found.num_rows < limit:  # perhaps no message in them matches
             found = pa.Table.from_batches(scan(None), schema)
-        first = found.sort_by([("mature", "ascending"), ("id", "ascending")]) if buckets else found
+        first = found.sort_by("mature") if buckets else found  # stable: of one moment, in their order
         yield from first.slice(0, limit).combine_chunks().to_batches(max_chunksize=rows)
 
     @abstractmethod
     def _peek(
-        self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int
+        self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int, span: Span = WHOLE
     ) -> Iterator[Records]:
         """Yield records.
 
         A bucket meets each condition on `id` or `mature`: these are for its messages.
         """
+
+    def spans(
+        self, queue: str, parts: int, *, view: View = "messages", smallest: int = SMALLEST_PARTITION
+    ) -> list[Span]:
+        """Return up to `parts` spans, which together have all messages of the queue or its history.
+
+        They have about the same size. There is one for each `smallest` messages. A message stays in
+        its span until it leaves the queue. So if each span is peeked at another time, no message
+        comes twice, and each that was there all the time comes. Reads a few records for each span.
+        There is only one span if the queue has buckets, between which messages move, or if the
+        layout has no order that stays. Raises `OptionError` for an invalid queue.
+        """
+        self.check_queue(queue)
+        if parts < 2:
+            return [WHOLE]
+        sample = self._attempt(self._sample, queue, view, sample_size(parts))
+        return cut_spans(sample, parts, smallest)
+
+    def _sample(self, queue: str, view: View, size: int) -> Sample:
+        """Return about `size` places of records, spread evenly; all of them if there are fewer.
+
+        The empty sample means that the records cannot be cut.
+        """
+        return Sample()
 
     @abstractmethod
     def _buckets(self, queue: str, id: str | None) -> Iterator[Records]:
@@ -1314,7 +1366,7 @@ class Store(ABC):
 
         Messages under a lease that has not ended stay, and so does the history. Atomic as `commit`.
         """
-        return self._apply_by_ids(queue, None, ids, lambda some: self._purge(queue, some))
+        return self._apply_by_ids(queue, None, ids, lambda some: self._purge(queue, some), in_place=False)
 
     @abstractmethod
     def _purge(self, queue: str, ids: Sequence[str] | None) -> int: ...
@@ -1443,13 +1495,17 @@ def set_layout(store: Store, queue: str, layout: Buckets | None) -> None:
     store.register(queue)
 
 
-def rejected_rows_error(queue: str, batch: pa.RecordBatch, wrong: Mapping[int, str]) -> MessageError:
-    """Return an error that names the first of the wrong rows by its id, and counts the others."""
+def rejected_rows_error(queue: str | None, batch: pa.RecordBatch, wrong: Mapping[int, str]) -> MessageError:
+    """Return an error that names the first of the wrong rows by its id, and counts the others.
+
+    `queue`: `None` if the rows name none.
+    """
     row, rule = next(iter(wrong.items()))
     rest = f" (and {plural(len(wrong) - 1, 'more row')})" if len(wrong) > 1 else ""
     id = replace_invalid_utf8(batch.slice(row, 1)).column("id")[0].as_py()
+    place = "" if queue is None else f"queue {queue!r}, "
     return MessageError(
-        f"queue {queue!r}, row with id {id!r}: {rule}{rest}; nothing of this batch was pushed",
+        f"{place}row with id {id!r}: {rule}{rest}; nothing of this batch was pushed",
         rows=wrong,
         queue=queue,
     )

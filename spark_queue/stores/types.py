@@ -37,8 +37,8 @@ CheckState = Literal["good", "worry", "bad"]
 #: move does not notice that a ready message has the id already, so only a publish may be repeated.
 #: Without `payloads`, they must be objects of strings; numbers become strings. Without `buckets`,
 #: there are none. Without `holds`, other programs of the layout release reserved messages before
-#: their lease ends.
-LayoutFeature = Literal["order", "ids", "payloads", "buckets", "holds"]
+#: their lease ends. Without `pushed`, it is not known when a message was pushed.
+LayoutFeature = Literal["order", "ids", "payloads", "buckets", "holds", "pushed"]
 
 #: How many messages of a state are counted where a count must be quick: see `Store.sizes`.
 COUNT_LIMIT = 10_000

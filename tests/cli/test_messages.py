@@ -54,7 +54,7 @@ def test_what_is_pushed_is_popped_as_it_was(url, name):
     assert popped.code == 0 and lines(popped.out) == values[:4]
     whole = lines(Run("pop", url, name, "--all", "--json").out)
     assert [one["payload"] for one in whole] == values[4:]
-    assert whole[0].keys() == {"id", "queue", "payload", "headers", "mature", "tries"}
+    assert whole[0].keys() == {"id", "queue", "payload", "headers", "mature", "tries", "pushed"}
     none = Run("pop", url, name)
     assert (none.code, none.out, none.err) == (1, "", f"no message of {name} is ready (it is empty)\n")
 
@@ -77,7 +77,9 @@ def test_whole_messages_go_from_queue_to_queue(url, name, tmp_path):
     assert taken[0]["headers"] == {"a": "1=2", "b": "é"}
     assert Run("push", url, f"{name}.other", file, "--as", "message").code == 0
     again = lines(Run("peek", url, f"{name}.other", "--json").out)
-    assert [{**one, "queue": name} for one in again] == taken
+    assert all(one["pushed"] >= old["pushed"] for one, old in zip(again, taken, strict=True)), "they are pushed anew"
+    pushed = [one["pushed"] for one in taken]
+    assert [{**one, "queue": name, "pushed": old} for one, old in zip(again, pushed, strict=True)] == taken
     more = '{"payload": 1, "id": "6b01b3b5957fe46c72000000", "tries": 2, "delay": 600, "headers": {"a": "0"}}'
     assert Run("push", url, name, "--as", "message", "--header", "a=1", "--header", "c=2", input=more).code == 0
     (one,) = lines(Run("peek", url, name, "--json").out)

@@ -381,6 +381,21 @@ TRICKY = [
 
 
 @pytest.mark.needs("hold")
+def test_a_message_that_keuss_reserved_and_gave_back_keeps_when_it_was_pushed(shared):
+    keuss, ours = shared.keuss(), shared.ours()
+    id = ours.push({"n": 1})
+    (before,) = ours.peek()
+    assert before.pushed == before.mature
+    held = keuss.reserve()
+    assert held.id == id and held.payload == {"n": 1}
+    assert keuss.ko(held.id)
+    assert [one.pushed for one in ours.peek()] == [before.pushed]
+    theirs = keuss.push({"n": 2})
+    assert {one.id: one.pushed for one in ours.peek()} == {id: before.pushed, theirs: None}
+    assert sorted(keuss.pop().payload["n"] for _ in range(2)) == [1, 2]
+
+
+@pytest.mark.needs("hold")
 def test_a_message_that_keuss_reserved_and_gave_back_is_read_as_it_was(shared):
     keuss, ours = shared.keuss(), shared.ours()
     headers = {"h": 'x/"y"', "z": "\\"}

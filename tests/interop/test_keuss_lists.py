@@ -37,7 +37,7 @@ def test_what_ours_push_has_the_fields_of_keuss_and_an_id(shared, raw):
     id = ours.push({"n": 1}, headers={"h": "x"})
     theirs, mine = map(json.loads, raw())
     assert theirs == {"payload": {"n": 1}, "tries": 0, "hdrs": {"h": "x"}}
-    assert mine == theirs | {"_id": id, "mature": mine["mature"]}
+    assert mine == theirs | {"_id": id, "mature": mine["mature"], "pushed": mine["mature"]}
     assert keuss.size() == 2 == keuss.total_size() == ours.sizes().ready
 
 

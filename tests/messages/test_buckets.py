@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from spark_queue import Buckets, OptionError
 from spark_queue.messages.buckets import (
+    BUCKET_SCHEMA,
     MAX_BUCKET_BYTES,
     ClaimLimit,
     build_bucket,
@@ -23,6 +24,7 @@ from spark_queue.messages.buckets import (
     pack_buckets,
     rows_of,
     select_records,
+    unpack_bucket,
 )
 from spark_queue.messages.columns import with_due_time
 from spark_queue.messages.message import messages, pushes
@@ -77,7 +79,9 @@ def test_what_goes_in_comes_out_and_each_bucket_is_what_its_id_says(rows, size, 
         inside = opened(made.slice(row, 1))
         assert is_bucket(name)
         assert rows_of(name) == len(inside) <= size
-        assert [one.id for one in inside] == sorted(one.id for one in inside)
+        assert [one.id for one in inside] == sorted((one.id for one in inside), key=ids.index), (
+            "in the order of the rows"
+        )
         assert len({(one.mature, one.tries) for one in inside}) == 1
 
 
@@ -150,6 +154,34 @@ def test_of_an_id_that_comes_twice_the_first_stays():
     assert [one.payload for one in opened(made)] == ["first", "other"]
 
 
+def test_messages_of_one_moment_stay_in_their_order_whatever_their_tries():
+    batch = with_due_time(pushes(list(range(8))), 5)
+    tries = batch.set_column(
+        batch.schema.get_field_index("tries"), "tries", pa.array([1, 1, 0, 0, 2, 2, 2, 0], pa.int32())
+    )
+    packed = pack_buckets(tries.cast(batch.schema), Buckets(2))
+    rows = [
+        unpack_bucket(*pair) for pair in zip(*(packed.column(n).to_pylist() for n in ("id", "payload")), strict=True)
+    ]
+    found = [int(one) for page in rows for one in page.column("payload").to_pylist()]
+    assert (found, packed.column("tries").to_pylist()) == (list(range(8)), [1, 0, 2, 2, 0])
+
+
+@pytest.mark.parametrize(
+    ("ids", "mark"),
+    [
+        ([f"{1:024x}", f"{2:024x}"], ""),
+        ([f"{2:024x}", f"{1:024x}"], "~"),
+        ([f"{1:024x}", "b"], "~"),
+        (["b", "a"], ""),
+    ],
+)
+def test_the_id_of_a_bucket_looks_generated_only_if_its_ids_grow(ids, mark):
+    (bucket,) = pack_buckets(with_due_time(pushes([1, 2], ids=ids), 5), Buckets(9)).column("id").to_pylist()
+    assert bucket.startswith(f"\x7f{ids[0]}{mark}\x7f2\x7f")
+    assert rows_of(bucket) == 2
+
+
 def test_a_bucket_is_not_larger_than_a_database_takes():
     texts = (
         ["x" * 100] * 1000 + ["y" * (MAX_BUCKET_BYTES - 10)] * 3 + ["z" * (3 * MAX_BUCKET_BYTES)] + ["x" * 100] * 5
@@ -169,6 +201,28 @@ def test_messages_that_were_put_together_keep_when_each_was_due():
     assert [one.mature for one in opened(made)] == moments
     late = made.set_column(4, "mature", pa.array([START + timedelta(hours=1)], made.schema.field("mature").type))
     assert {one.mature for one in opened(late)} == {START + timedelta(hours=1)}, "it was given back"
+
+
+def of_pushes(moments):
+    """Messages that are due at the same moment, and were pushed at these; `None` if that is unknown."""
+    batch = with_due_time(pushes([*range(len(moments))], mature=START), 0)
+    place = batch.schema.get_field_index("pushed")
+    return batch.set_column(place, batch.schema.field(place), pa.array(moments, batch.schema.field(place).type))
+
+
+@pytest.mark.parametrize("moments", [[START, START + timedelta(seconds=1)], [START, None], [None, START]])
+def test_messages_of_different_pushes_keep_their_moments(moments):
+    made = build_bucket(of_pushes(moments), Buckets())
+    assert [one.pushed for one in opened(made)] == moments
+    assert made.column("pushed").to_pylist() == [None], "the bucket as a whole has none"
+    assert [one.pushed for one in opened(pack_buckets(of_pushes(moments), Buckets()))] == moments
+
+
+@pytest.mark.parametrize("moment", [START, None])
+def test_messages_of_one_push_share_its_moment_in_a_bucket_that_older_versions_read(moment):
+    made = build_bucket(of_pushes([moment] * 3), Buckets())
+    assert [one.pushed for one in opened(made)] == [moment] * 3
+    assert unpack_bucket(made.column("id")[0].as_py(), made.column("payload")[0].as_py()).schema == BUCKET_SCHEMA
 
 
 @pytest.mark.parametrize(

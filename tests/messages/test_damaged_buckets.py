@@ -230,7 +230,7 @@ ODD = {
     "two batches": (stream([rows(), rows()]), "no Arrow stream of one batch"),
     "more behind it": (stream([rows()]) + b"more", "no Arrow stream of one batch"),
     "other columns": (
-        stream([with_due_time(pushes([1], ids=["a"]), 0)], PUSHES),
+        stream([pushes([1], ids=["a"])], PUSHES),
         "its columns are not those of messages",
     ),
     "no rows": (to_bytes(rows().slice(0, 0)), "holds 0 messages, but 2 by its id"),

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from spark_queue.errors import OptionError
 from spark_queue.options.consistency import option_name
 from spark_queue.options.parsers import duration
-from spark_queue.options.queue_options import QueueOptions, role_of_write, table
+from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.roles import role_of_write
+from spark_queue.options.table import table
 
 BASE = {"url": "sqlite:///q.db", "queue": "flights"}
 
@@ -72,6 +74,47 @@ def test_any_values_parse_or_raise_an_option_error(raw):
         ("stream", {"maxRecords": "x"}, "or 'maxRecordsPerTrigger'"),
         ("stream", {"zzz": "x"}, "unknown option 'zzz'; known are allowEviction, bucketSize, combine"),
         ("stream", {"path": "/x"}, "a queue has no path: set the options 'url' and 'queue'"),
+        ("snapshot", {"provider": "queue"}, "a table keeps no options for a queue: use CREATE TEMPORARY VIEW"),
+        ("snapshot", {"option.url": "x"}, "a table keeps no options for a queue: use CREATE TEMPORARY VIEW"),
+        ("stream", {"startingOffsetsByTimestamp": "1"}, "one sequence of positions: set 'startingTimestamp'"),
+        ("stream", {"maxOffsetsPerTrigger": "1"}, "; set 'maxRecordsPerTrigger'"),
+        ("stream", {"subscribe": "a"}, "set 'queue' to the name of one queue"),
+        ("stream", {"mode": "log", "endingOffsets": "latest"}, "'endingOffsets' is not for a streaming read"),
+        ("stream", {"mode": "log", "endingTimestamp": "5"}, "'endingTimestamp' is not for a streaming read"),
+        ("snapshot", {"mode": "log", "endingOffsets": "earliest"}, "must be one of latest, or a position"),
+        ("snapshot", {"mode": "log", "startingOffsets": "latest"}, "after which a batch read finds nothing"),
+        ("stream", {"mode": "log", "startingOffsets": '{"t":{"0":23}}'}, "a log has no partitions"),
+        ("stream", {"mode": "log", "startingOffsets": "-2"}, "or a position such as 1000"),
+        ("stream", {"mode": "log", "startingOffsets": "earlist"}, "did you mean 'earliest'"),
+        ("stream", {"startingTimestamp": "0"}, "'startingTimestamp' needs mode=log"),
+        ("snapshot", {"endingOffsets": "5"}, "'endingOffsets' needs mode=log"),
+        ("stream", {"mode": "log", "startingTimestamp": "2026-01-01"}, "ms since 1970, such as 1767225600000"),
+        ("stream", {"mode": "log", "startingTimestamp": "2026-01-01T00:00:00Z"}, "since 1970, here 1767225600000"),
+        ("stream", {"mode": "log", "startingTimestamp": "1767225600"}, "1767225600 seconds are 1767225600000"),
+        ("stream", {"mode": "log", "startingTimestamp": "-1"}, "a time in ms since 1970"),
+        ("stream", {"mode": "log", "startingTimestamp": "1.5"}, "a time in ms since 1970"),
+        ("stream", {"mode": "log", "startingTimestamp": "9" * 16}, "before the year 10000"),
+        (
+            "stream",
+            {"mode": "log", "startingTimestamp": "5", "startingOffsets": "earliest"},
+            "'startingOffsets' and 'startingTimestamp' exclude each other",
+        ),
+        (
+            "snapshot",
+            {"mode": "log", "endingTimestamp": "5", "endingOffsets": "7"},
+            "'endingOffsets' and 'endingTimestamp' exclude each other",
+        ),
+        (
+            "snapshot",
+            {"mode": "log", "startingTimestamp": "6", "endingTimestamp": "5"},
+            "'endingTimestamp' is 5 but must not be before 'startingTimestamp', which is 6",
+        ),
+        ("snapshot", {"mode": "log", "startingOffsets": "6", "endingOffsets": "5"}, "'endingOffsets' is 5 but must"),
+        (
+            "stream",
+            {"mode": "log", "startingOffsetsByTimestampStrategy": "latest"},
+            "'startingOffsetsByTimestampStrategy' needs 'startingTimestamp'",
+        ),
         ("stream", {"onBadRow": "fail"}, "'onBadRow' is not for a streaming read"),
         ("push", {"maxTries": "3"}, "'maxTries' is not for a write that pushes"),
         ("stream", {"maxTries": "0"}, "'maxTries' is '0' but must be a whole number from 1"),
@@ -135,8 +178,7 @@ def test_an_operation_that_is_none_is_told():
 def test_the_docs_show_the_table_of_options():
     page = (Path(__file__).parents[2] / "docs" / "options.md").read_text()
     assert table() in page, (
-        "run: python -c 'from spark_queue.options.queue_options import table; print(table())'"
-        " and put it in docs/options.md"
+        "run: python -c 'from spark_queue.options.table import table; print(table())' and put it in docs/options.md"
     )
 
 

@@ -35,7 +35,7 @@ FLOORS = [
     ["cli"],
 ]
 IN_STORES = [
-    ["note_shapes"],
+    ["note_shapes", "spans"],
     ["types"],
     ["support"],
     ["base"],
@@ -219,7 +219,7 @@ def test_what_is_imported_private_or_a_variable_of_types_is_no_second_meaning():
 
 
 #: Exceptions that no user meets: each is caught where it is raised, or one call above.
-INSIDE = {"DamagedBytes", "DamagedBucket", "Unreadable", "_Stopped", "TimeLimitExceeded"}
+INSIDE = {"DamagedBytes", "DamagedBucket", "Unreadable", "_Stopped", "TimeLimitExceeded", "PartlyRead", "Unfit"}
 
 
 def roots_of_errors(sources: dict[str, str]) -> set[str]:

@@ -55,6 +55,7 @@ def test_push_reserve_and_settle(http, v1):
     assert sorted(by_id) == sorted(ids[:3])
     assert [by_id[id]["payload"] for id in ids[:3]] == [one["payload"] for one in given[:3]]
     assert by_id["one"]["headers"] == {"a": "b\n"} and by_id[ids[2]]["tries"] == 1
+    assert all(one["pushed"] == one["mature"] for one in by_id.values()), "they are due at once"
     receipts = [by_id[id]["receipt"] for id in ids[:3]]
     assert settle(http, v1, "commit", [receipts[0], receipts[0]]) == {"committed": 1}
     assert settle(http, v1, "rollback", [receipts[1]], delay="1h") == {"rolled_back": 1, "dead": 0}

@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import Row, StructType
+from pyspark.sql.types import StructType
 
 from spark_queue import open_store
 from spark_queue.messages.message import messages
@@ -27,7 +27,7 @@ from spark_queue.spark.read.offsets import input_offsets
 from spark_queue.spark.read.proof import proving_input, reading_of
 from spark_queue.spark.read.snapshot import FilteringReader
 from spark_queue.spark.schema import arrow_schema
-from spark_queue.spark.task_context import LISTENER_PROPERTY
+from spark_queue.spark.task_context import LISTENER_PROPERTY, TIME_ZONE
 from spark_queue.spark.write.data_writers import WriteResult
 from spark_queue.stores.services.ledger import ledger_of
 from spark_queue.stores.services.owner import revoke
@@ -45,7 +45,7 @@ def task(
     *,
     connect: bool = False,
     listened: bool = True,
-) -> Iterator[None]:
+) -> Iterator[TaskContext]:
     """Run in a task of this partition; of this batch of a streaming query, where they are given.
 
     `connect`: the job came over Spark Connect. `listened`: the session has our listener.
@@ -54,12 +54,14 @@ def task(
     inner._partitionId = partition
     inner._attemptNumber = 0
     inner._localProperties = {"spark.job.tags": f"{CONNECT_TAG},other"} if connect else {}
+    if outer is not None and (zone := outer.getLocalProperty(TIME_ZONE)):  # of the session, as those within it
+        inner._localProperties[TIME_ZONE] = zone
     if query is not None:
         inner._localProperties |= {LISTENER_PROPERTY: "true"} if listened else {}
         inner._localProperties |= {"sql.streaming.queryId": query, "streaming.sql.batchId": str(batch)}
     TaskContext._setTaskContext(inner)
     try:
-        yield
+        yield inner
     finally:
         TaskContext._setTaskContext(outer)
 
@@ -136,8 +138,7 @@ class Write:
         writer, expected = carried(self.writer), arrow_schema(self.schema)
         given = (pa.RecordBatch.from_arrays(one.columns, schema=expected) for one in batches)
         with task(partition, self.query or self.within, self.batch, connect=self.connect):
-            # Spark 4.0 gives a streaming writer rows.
-            return carried(writer.write(given if self.query is None or SPARK >= (4, 1) else _as_rows(given)))
+            return carried(writer.write(given))
 
     def commit(self, *written: WriteResult | None) -> None:
         """Let the driver commit: all tasks have succeeded."""
@@ -166,12 +167,6 @@ class Write:
 def save(*partitions: pa.RecordBatch, **options: Any) -> None:
     """Write rows as `df.write` does, each batch in a task of its own."""
     Write(partitions[0].schema, **options).run(*partitions)
-
-
-def _as_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
-    for batch in batches:
-        for row in batch.to_pylist():
-            yield Row(**{name: dict(one) if name == "headers" and one else one for name, one in row.items()})
 
 
 # --- the source -----------------------------------------------------------------------------------

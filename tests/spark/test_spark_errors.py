@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from spark_queue.errors import CheckpointError, FencedError, MessageError, SchemaError, StoreUnavailable
+from spark_queue.errors import (
+    CheckpointError,
+    FencedError,
+    MessageError,
+    OptionError,
+    SchemaError,
+    StoreUnavailable,
+)
+from spark_queue.spark.output_modes import mode_error
 from spark_queue.spark.spark_errors import Failure, failure_of
 
 HEAD = "Traceback (most recent call last)"
@@ -34,6 +42,14 @@ STREAM = (
         ("\n[FAILED] it did\n\tat x\nCaused by: a.B: first\nCaused by: a.C$D: c", Failure("[FAILED] it did: c")),
         ("An error occurred while calling o7.save.\n: org.x.Y: [A] why\n\tat x", Failure("[A] why")),
         (STREAM.format("Writing job failed."), Failure("Writing job failed.")),
+        (
+            STREAM.format("requirement failed: queue does not support Update mode."),
+            Failure(str(mode_error("update")), OptionError),
+        ),
+        (
+            STREAM.format("requirement failed: console does not support Update mode."),
+            Failure("requirement failed: console does not support Update mode."),
+        ),
         (
             f"[P] it is:\n{TRACEBACK}ValueError: no\n\n\tat x\nCaused by: a.B: c",
             Failure(f"[P] it is: ValueError: no {HERE}", python=f"ValueError: no {HERE}"),

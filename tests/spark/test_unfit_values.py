@@ -20,6 +20,7 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
+    VariantType,
 )
 
 from spark_queue.messages.dead_letter import batch_of
@@ -27,9 +28,9 @@ from spark_queue.messages.ids import new_id_array
 from spark_queue.messages.rules import validate_rows
 from spark_queue.messages.schema import PUSHES
 from spark_queue.spark.encode import dead_letters_of, delays_ms, encode_pushes
-from spark_queue.spark.far_moments import date_of, moment_of
+from spark_queue.spark.json_write import encode_json_column
 from spark_queue.spark.schema import arrow_schema
-from spark_queue.spark.typed_json import encode_json_column, parse_json_column
+from spark_queue.spark.typed_json import parse_json_column
 
 DAY = 86_400_000_000
 IN_12026, MINUS_44 = 3672879, -735525  # days since 1970: 12026-01-01, -0044-03-15
@@ -48,11 +49,13 @@ def numbers(kind):
         return pa.map_(numbers(kind.key_type), numbers(kind.item_type))
     if pa.types.is_list(kind):
         return pa.list_(numbers(kind.value_type))
-    return pa.int32() if pa.types.is_date(kind) else pa.int64() if pa.types.is_timestamp(kind) else kind
+    if pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
+        return pa.int64()
+    return pa.int32() if pa.types.is_date(kind) else kind
 
 
-def texts_of(kind, values):
-    texts, faults = encode_json_column(column_of(kind, values), kind)
+def texts_of(kind, values, style=None):
+    texts, faults = encode_json_column(column_of(kind, values), kind, style)
     assert not faults
     return [None if one is None else json.loads(one) for one in texts.to_pylist()]
 
@@ -64,18 +67,26 @@ def texts_of(kind, values):
         (MINUS_44, "-0044-03-15"),
         (-719_528, "0000-01-01"),
         (-719_163, "0000-12-31"),
+        (-719_162, "0001-01-01"),
+        (2_932_896, "9999-12-31"),
         (2_932_897, "+10000-01-01"),
-        (2**31 - 1, "+5881580-07-11"),
-        (-(2**31), "-5877641-06-23"),
     ],
 )
-def test_a_date_that_python_cannot_hold_is_written_as_spark_writes_it(days, text):
-    assert date_of(days) == text
-    assert moment_of(days * DAY + 61_000_001, local=True) == f"{text}T00:01:01.000001"
-    assert moment_of(days * DAY, local=False) == f"{text}T00:00:00Z"
-    kind = StructType([StructField("d", DateType())])
-    near, far = texts_of(kind, [{"d": 0}, {"d": days}])
-    assert (near, far) == ({"d": "1970-01-01"}, {"d": text})
+def test_a_moment_that_python_cannot_hold_is_written_as_spark_writes_it(days, text):
+    names = ("d", DateType()), ("t", TimestampType()), ("n", TimestampNTZType())
+    kind = StructType([StructField(name, one) for name, one in names])
+    micros = days * DAY + 61_000_001
+    near, far = texts_of(kind, [{"d": 0, "t": 0, "n": 0}, {"d": days, "t": micros, "n": micros}])
+    assert near == {"d": "1970-01-01", "t": "1970-01-01T00:00:00.000Z", "n": "1970-01-01T00:00:00.000"}
+    assert far == {"d": text, "t": f"{text}T00:01:01.000Z", "n": f"{text}T00:01:01.000"}
+
+
+def test_the_first_and_last_moments_of_spark_are_written():
+    kind = StructType([StructField("d", DateType()), StructField("t", TimestampType())])
+    assert texts_of(kind, [{"d": 2**31 - 1, "t": 2**63 - 1}, {"d": -(2**31), "t": -(2**63)}]) == [
+        {"d": "+5881580-07-11", "t": "+294247-01-10T04:00:54.775Z"},
+        {"d": "-5877641-06-23", "t": "-290308-12-21T19:59:05.224Z"},
+    ]
 
 
 def test_far_moments_are_written_wherever_they_are():
@@ -97,34 +108,25 @@ def test_far_moments_are_written_wherever_they_are():
     assert texts_of(kind, [value]) == [
         {
             "list": ["+12026-01-01", "1970-01-01", None],
-            "map": {"-0044-03-15": {"t": "+12026-01-01T00:00:00Z", "n": "1970-01-01T00:00:00"}, "1970-01-01": None},
-            "by_time": {"-0044-03-15T00:00:00Z": 1},
+            "map": {
+                str(MINUS_44): {"t": "+12026-01-01T00:00:00.000Z", "n": "1970-01-01T00:00:00.000"},
+                "0": None,
+            },
+            "by_time": {str(MINUS_44 * DAY): 1},
             "text": "é",
         }
     ]
 
 
-def test_rows_beside_a_far_one_are_written_as_without_it():
-    kind = StructType([StructField("t", TimestampType()), StructField("d", DateType())])
-    target = pa.struct([("t", pa.timestamp("us", "America/New_York")), ("d", pa.date32())])
-    rows = [{"t": 0, "d": 1}, {"t": IN_12026 * DAY, "d": 1}]
-    column = pa.array(rows, numbers(target)).cast(target)
-    near, _ = encode_json_column(column.slice(0, 1), kind)
-    both, faults = encode_json_column(column, kind)
-    assert both[0] == near[0] and not faults
-    assert json.loads(both[1].as_py()) == {"t": "+12026-01-01T00:00:00Z", "d": "1970-01-02"}
-
-
 def test_a_row_that_cannot_be_written_is_one_row():
-    kind = ArrayType(StringType())
-    for _ in range(300):
-        kind = ArrayType(kind)
-    deep: list[object] = ["x"]
-    for _ in range(300):
-        deep = [deep]
-    texts, faults = encode_json_column(pa.array([None, deep], arrow_schema_of(kind)), kind)
-    assert texts.null_count == 2 and list(faults) == [1]
-    assert faults[1].startswith("its payload cannot be written as JSON (")
+    kind = StructType([StructField("v", VariantType())])
+    good, bad = {"value": bytes([1 << 2 | 0]), "metadata": b"\1\0\0"}, {"value": b"", "metadata": b""}
+    target = arrow_schema_of(kind)
+    values = [None, {"v": good}, {"v": bad}, {"v": None}, *[{"v": good}] * 20, {"v": bad}]
+    texts, faults = encode_json_column(pa.array(values, target), kind)
+    reason = "its payload cannot be written as JSON (ValueError: it is no VARIANT)"
+    assert faults == {2: reason, 24: reason}
+    assert texts.to_pylist()[:4] == [None, b'{"v":true}', None, b"{}"] and texts.null_count == 3
 
 
 def arrow_schema_of(kind):
@@ -196,18 +198,18 @@ def test_a_row_with_a_far_mature_becomes_a_dead_letter():
 
 
 @pytest.mark.parametrize(
-    ("kind", "text"),
+    ("kind", "text", "raw", "value"),
     [
-        (TimestampType(), '"0001-01-01T00:00:00+14:00"'),
-        (TimestampType(), '"9999-12-31T23:59:59-14:00"'),
-        (DoubleType(), "1" + "0" * 400),
-        (StringType(), "[" * 300 + "]" * 300),
-        (DateType(), '"+12026-01-01"'),
+        (TimestampType(), '"0001-01-01T00:00:00+14:00"', pa.int64(), -62135647200000000),
+        (TimestampType(), '"9999-12-31T23:59:59-14:00"', pa.int64(), 253402351199000000),
+        (DoubleType(), "1" + "0" * 400, pa.float64(), float("inf")),
+        (StringType(), "[" * 300 + "]" * 300, pa.string(), "[" * 300 + "]" * 300),
+        (DateType(), '"+12026-01-01"', pa.int32(), 3672879),
     ],
 )
-def test_json_that_python_cannot_hold_does_not_fit(kind, text):
+def test_json_that_python_cannot_hold_is_read_as_spark_does(kind, text, raw, value):
     schema = StructType([StructField("a", kind)])
     texts = ['{"a":' + text + "}", '{"a":null}']
     values, corrupt = parse_json_column(texts, schema, arrow_schema_of(schema))
-    assert corrupt.to_pylist() == [texts[0], None] or kind == StringType()
-    assert values[1].as_py() == {"a": None}
+    assert corrupt.to_pylist() == [None, None]
+    assert values.field("a").cast(raw).to_pylist() == [value, None]

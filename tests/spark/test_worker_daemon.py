@@ -11,7 +11,6 @@ from tests.forked import Beside
 from tests.spark import drive
 from tests.spark.drive import Query, Write, attempt, found, payloads
 from tests.spark.worker_daemon import Daemon
-from tests.spark_session import SPARK
 
 
 def read(reader, part, query, batch):
@@ -24,7 +23,7 @@ def write(writer, values, query, batch):
     """Write rows, as a task; return the task's message to the driver."""
     with drive.task(0, query, batch):
         rows = [attempt(values)]
-        return writer.write(drive._as_rows(rows) if SPARK < (4, 1) else iter(rows))
+        return writer.write(iter(rows))
 
 
 @pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])

@@ -7,7 +7,7 @@ be free. Then the model has all allowed results, and `agree` adopts the result o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,6 +31,8 @@ class Item:
     until: Moment | None = None
     loose: bool = False  #: its lease has ended, and somebody has looked for messages to take since
     rivals: list[Item] = field(default_factory=list)  #: published with it; any of them may be the message
+    pushed: Moment | None = None  #: when it was pushed or staged; nothing changes it
+    place: int | None = field(default=None, compare=False)  #: among those of the same due time
 
     def under(self, tree: str) -> bool:
         """Whether the tag or one below it holds the message."""
@@ -58,21 +60,24 @@ class Item:
 class Order:
     """In what order a store gives messages.
 
-    `by_end`: a message whose lease ended takes its place by that end; `of_id`: what its ids are
-    sorted by.
+    Messages of the same due time are in the order of their pushes. `by_end`: a message whose lease
+    ended takes its place by that end; `staged`: a message that was staged has the place of then,
+    not of its publish; `seen`: pushes are in order only among free messages of the same queue, so
+    the places are those that a look at the store shows.
     """
 
     by_end: bool = False
-    of_id: Callable[[str], Any] = str
+    staged: bool = False
+    seen: bool = False
 
-    def due(self, item: Item) -> tuple[int, Any]:
+    def due(self, item: Item) -> tuple[int, int]:
         """The place of a message among all, or among those of its tag."""
-        return known(item.due), self.of_id(item.id)
+        return known(item.due), item.place or 0
 
-    def free(self, item: Item, now: int) -> tuple[int, Any]:
+    def free(self, item: Item, now: int) -> tuple[int, int]:
         """The place of a message among those that may be taken."""
         moment = item.until if self.by_end and item.ended(now) else item.due
-        return known(moment or 0), self.of_id(item.id)
+        return known(moment or 0), item.place or 0
 
 
 @dataclass
@@ -88,6 +93,12 @@ class Model:
     history: dict[str, dict[str, bool]] = field(default_factory=dict)  #: id -> whether it is there for certain
     stages: dict[str, list[tuple[str, Item]]] = field(default_factory=dict)
     notes: dict[str, Note] = field(default_factory=dict)
+    places: int = 0  #: how many were given away
+
+    def placed(self, item: Item) -> Item:
+        """The message with the next place, unless it has one."""
+        self.places += 1
+        return replace(item, place=self.places if item.place is None else item.place)
 
     def queue(self, name: str) -> dict[str, Item]:
         return self.queues.setdefault(name, {})
@@ -99,14 +110,15 @@ class Model:
         there, pushed = self.queue(queue), 0
         for item in items:
             if item.id not in there:
-                there[item.id] = replace(item)
+                there[item.id] = self.placed(item)
                 pushed += 1
                 if item.id in self.history.get(queue, {}):  # a store may keep one message of an id
                     self.history[queue][item.id] = False
         return pushed
 
     def stage(self, queue: str, stage: str, items: Sequence[Item]) -> int:
-        self.stages.setdefault(stage, []).extend((queue, item) for item in items)
+        staged = [self.placed(item) for item in items] if self.order.staged else items
+        self.stages.setdefault(stage, []).extend((queue, item) for item in staged)
         return len(items)
 
     def publish(self, stages: Sequence[str]) -> int:
@@ -117,7 +129,7 @@ class Model:
             for queue, item in self.stages.pop(stage, ()):
                 first.setdefault((queue, item.id), item)
             for key, item in first.items():
-                published.setdefault(key, []).append(item)
+                published.setdefault(key, []).append(self.placed(item))
         return sum(self.push(queue, [replace(one, rivals=rest)]) for (queue, _), (one, *rest) in published.items())
 
     def unstage(self, stage: str, keep: Sequence[str]) -> int:
@@ -233,7 +245,10 @@ class Model:
             if history:
                 self.history.setdefault(queue, {})[item.id] = True
             reasons = {} if death is None else death | {"x-dl-tries": str(tries[item.id] + failed)}
-            self.push(to, [Item(item.id, item.payload, item.headers | reasons, 0, item.due)])
+            kept = Item(
+                item.id, item.payload, item.headers | reasons, 0, item.due, pushed=item.pushed, place=item.place
+            )
+            self.push(to, [kept])
         return len(found)
 
     def purge(self, queue: str, ids: Sequence[str] | None = None) -> int:
@@ -281,6 +296,7 @@ class Model:
             item.loose = False
             item.due = known(settled(item.due, found.due))
             item.until = settled(item.until, found.until)
+            item.pushed = settled(item.pushed, found.pushed)
             assert found == item
 
 

@@ -7,12 +7,10 @@ operations that led to it, and how to run just these again.
 from __future__ import annotations
 
 import os
-import re
 import time
 import uuid
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from hashlib import sha256
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -40,14 +38,9 @@ SHORT = 30  #: ms: a lease that is waited out
 START = datetime(2020, 1, 1, tzinfo=UTC)
 
 
-def object_id(id):
-    """The id by which MongoDB knows a message."""
-    return bytes.fromhex(id) if re.fullmatch("[0-9a-f]{24}", id) else sha256(id.encode()).digest()[:12]
-
-
 #: By the kind of server: the order that the contract leaves to a store, and how many sequences take
 #: half a minute.
-ORDERS = {"mongodb": (Order(by_end=True, of_id=object_id), 50)}
+ORDERS = {"mongodb": (Order(by_end=True, staged=True), 50), "redis": (Order(seen=True), 150)}
 USUAL = (Order(), 150)
 
 #: Few, so that operations meet; the last two are no ObjectIds.
@@ -151,8 +144,9 @@ class Machine(RuleBasedStateMachine):
         ids = [id for id, _ in rows]
 
         def items():
+            pushed = None if "pushed" in self.stores[0].unsupported else self.after(0)
             return [
-                Item(id, payload, own, tries, self.after(delay or 0) if moment is None else ms(moment))
+                Item(id, payload, own, tries, self.after(delay or 0) if moment is None else ms(moment), pushed=pushed)
                 for id, payload, own, moment, delay in zip(ids, payloads, headers, moments, delays, strict=True)
             ]
 
@@ -172,6 +166,9 @@ class Machine(RuleBasedStateMachine):
                     assert replace(one, tag=None, until=None) == seen[one.id]
                     seen[one.id] = one
             self.model.agree(queue, seen)
+            if self.model.order.seen:
+                for place, one in enumerate(self.peeked(self.made % 3, queue, limit=1_000)):
+                    self.model.queue(queue)[one.id].place = place
             for tag, items in held.items():
                 assert [one.id for one in items] == [one.id for one in self.model.held(queue, tag) if one.tag == tag]
             self.model.now = store.now()
@@ -443,7 +440,8 @@ class Machine(RuleBasedStateMachine):
 def item(message):
     """A message as it was seen; when it died cannot be known before."""
     headers = {name: value for name, value in message.headers.items() if name != "x-dl-t"}
-    return Item(message.id, message.payload, headers, message.tries, ms(message.mature))
+    pushed = None if message.pushed is None else ms(message.pushed)
+    return Item(message.id, message.payload, headers, message.tries, ms(message.mature), pushed=pushed)
 
 
 def ms(moment):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 from fastapi import Query, Request
 from starlette.responses import Response
 
@@ -16,6 +17,7 @@ from spark_queue.admin.push import messages_to_batch
 from spark_queue.errors import MessageError, OptionError
 from spark_queue.messages.columns import milliseconds
 from spark_queue.messages.payload import Json
+from spark_queue.messages.schema import MESSAGES
 from spark_queue.messages.times import MAX_TIME_MS, MIN_TIME_MS
 from spark_queue.rest.answers import json_response, json_text, text_response
 from spark_queue.rest.base64url import decode_base64url, encode_base64url
@@ -28,7 +30,6 @@ from spark_queue.rest.routes import CONSUMER_PATTERN, describe_body, describe_js
 from spark_queue.rest.service import QueueDependency, ServiceDependency
 from spark_queue.rest.takes import Wanted, take
 from spark_queue.rest.v1.fields import parse_count, parse_duration, parse_text, read_fields, read_json
-from spark_queue.stores.base import Store
 from spark_queue.stores.types import Condition
 
 routes = router("messages")
@@ -165,46 +166,61 @@ async def look(
     return text_response(await service.look((), _read_page, bound.ns, bound.queue, where, limit, start))
 
 
+class _Place(NamedTuple):
+    """Where a page ended: the moment (ms) and the id of its last message.
+
+    `seen`: how many messages of that moment there were up to it.
+    """
+
+    moment: int
+    id: str
+    seen: int
+
+
 @look_at
 def _read_page(
-    contents: Contents, ns: str, queue: str, where: Sequence[Condition], limit: int, start: tuple[int, str] | None
+    contents: Contents, ns: str, queue: str, where: Sequence[Condition], limit: int, start: _Place | None
 ) -> bytes:
-    batches = list(_pages(contents.stores[ns], queue, where, limit, start))
-    messages = list(message_dicts(batches, None))
+    """Return a page.
+
+    Messages of one moment are in the order of their pushes, which no condition can name. So those
+    of the moment of `start` are read again, up to the last one that was seen.
+    """
+    if start is not None:
+        where = [*where, Condition("mature", ">=", start.moment)]
+        limit += start.seen
+    batches = list(contents.stores[ns].peek(queue, where, limit=limit))
+    found = pa.Table.from_batches(batches, MESSAGES)
+    moments = milliseconds(found.column("mature"))
+    skipped = 0
+    if start is not None:
+        same = _count(moments, start.moment)
+        at = pc.index(found.column("id").slice(0, same), start.id).as_py()
+        skipped = at + 1 if at >= 0 else min(same, start.seen)
     last = None
-    if batches and len(messages) == limit:
-        mature, last_id = milliseconds(batches[-1].column("mature")), batches[-1].column("id")
-        last = _cursor_text(mature[-1].as_py(), last_id[-1].as_py())
-    return json_text({"messages": messages, "after": last})
+    if found.num_rows == limit:
+        moment = moments[-1].as_py()
+        last = _cursor_text(_Place(moment, found.column("id")[-1].as_py(), _count(moments, moment)))
+    return json_text({"messages": list(message_dicts(found.slice(skipped).to_batches(), None)), "after": last})
 
 
-def _pages(
-    store: Store, queue: str, where: Sequence[Condition], limit: int, start: tuple[int, str] | None
-) -> Iterator[pa.RecordBatch]:
-    """Yield the first messages in order that follow `start`, a moment (ms) and an id."""
-    if start is None:
-        yield from store.peek(queue, where, limit=limit)
-        return
-    moment, id = start
-    for more in (
-        [Condition("mature", "=", moment), Condition("id", ">", id)],
-        [Condition("mature", ">", moment)],
-    ):
-        if limit > 0:
-            for batch in store.peek(queue, [*where, *more], limit=limit):
-                limit -= batch.num_rows
-                yield batch
+def _count(moments: pa.ChunkedArray, moment: int) -> int:
+    """Return how many of the moments are this one."""
+    number: int | None = pc.sum(pc.equal(moments, moment)).as_py()
+    return number or 0
 
 
-def _cursor_text(moment: int, id: str) -> str:
-    return encode_base64url(orjson.dumps([moment, id]))
+def _cursor_text(place: _Place) -> str:
+    return encode_base64url(orjson.dumps(list(place)))
 
 
-def _parse_cursor(text: str) -> tuple[int, str]:
+def _parse_cursor(text: str) -> _Place:
     try:
-        moment, id = orjson.loads(decode_base64url(text))
-        if isinstance(moment, int) and MIN_TIME_MS <= moment <= MAX_TIME_MS and isinstance(id, str):
-            return moment, id
+        moment, id, *more = orjson.loads(decode_base64url(text))
+        (seen,) = more or (0,)  # earlier versions had none
+        valid = isinstance(moment, int) and isinstance(id, str) and isinstance(seen, int)
+        if valid and MIN_TIME_MS <= moment <= MAX_TIME_MS and 0 <= seen < 2**31:
+            return _Place(moment, id, seen)
     except (ValueError, TypeError):
         pass
     raise OptionError(f"parameter 'after' is {text[:60]!r} but must be the 'after' of an answer", option="after")

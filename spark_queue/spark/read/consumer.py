@@ -36,7 +36,8 @@ class Consumer:
         self.before = MAX_TIME_MS  #: messages that are due later (ms) are not reserved
         self.owned: Batches | None = None  #: its batches, once this process owns the consumer
         self.waiting = Stopwatch()  #: how long it waited for messages, and for a prefetched batch
-        self.state = QueueState(self.store, self.queue)
+        self.state = QueueState(self.store, self.queue, options.dead_letter_queue_of(self.queue))
+        self.active = False  #: whether the query found messages when it last looked for a batch
         self._proof = ReadProof(self.store) if options.on_unread == FAIL else None
 
     def batches(self, offset: Offset) -> Batches:
@@ -61,6 +62,7 @@ class Consumer:
         batches.clean_up(start)
         wait = partial(self.wait, self._options.wait_timeout)
         rows = batches.reserve(start, limit, before=self.before, wait=wait, prefetch=prefetch)
+        self.active = bool(rows)
         if rows:
             return batches.offset(start, rows, next_arrival(self.store, start))
         self.state.check_paused()
@@ -130,7 +132,7 @@ class Consumer:
         """Return the last planned offset and the sizes of the queue."""
         hidden = ("rows", "delivery", "places", ON_UNREAD, ARRIVED, *SIZE_FIELDS)
         offset = {key: value for key, value in self.planned.items() if key not in hidden}
-        return offset | self.state.report(self.owned is not None and self.owned.busy)
+        return offset | self.state.report(self.active)
 
     @property
     def has_prefetched(self) -> bool:

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.options.values import FROM_LATEST
+from spark_queue.options.values import FROM_EARLIEST
 from spark_queue.spark.read.arrival import next_arrival
 from spark_queue.spark.read.backlog import Backlog
 from spark_queue.spark.read.limits import ALL_ROWS
+from spark_queue.spark.read.log_range import starting_place
 from spark_queue.spark.read.memory_limit import MemoryLimit
 from spark_queue.spark.read.opening import open_query_store
 from spark_queue.spark.read.queue_state import QUEUE_PAUSE_CACHE_MS
@@ -23,7 +24,7 @@ class LogCursor:
 
     def __init__(self, options: QueueOptions) -> None:
         assert options.queue is not None
-        self._from_latest = options.starting_offsets == FROM_LATEST
+        self._options = options
         self._queue = options.queue
         self._store = open_query_store(options)
         self.log = log_of(self._store, options, retention=options.retention)
@@ -36,7 +37,9 @@ class LogCursor:
 
     def initial_place(self) -> LogPosition:
         """Return the place at which a query with a new checkpoint begins."""
-        return self.log.latest() if self._from_latest else self.log.first()
+        if self._options.starting_offsets != FROM_EARLIEST or self._options.starting_timestamp is not None:
+            self.log.latest()  # seal the messages that are ready: one of them may be the first
+        return starting_place(self.log, self._options)
 
     def next_arrival(self, start: Mapping[str, Any]) -> int:
         """Return when the batch after `start` was taken: see `arrival.py`."""

@@ -34,7 +34,7 @@ class LogInput:
         self._next_place: LogPosition | None = None  # where the next batch begins
         self._taken_pieces: list[LogRange] = []  # its messages
         self._taken_seq = -1  # the number of the last batch that this process took
-        self._busy = False
+        self.active = False  #: whether the query found messages when it last looked for a batch
 
     def initial_offset(self) -> dict[str, Any]:
         """Return the place at which a query with a new checkpoint begins, as JSON data."""
@@ -46,7 +46,7 @@ class LogInput:
 
     @property
     def _current_place(self) -> LogPosition:
-        return self._planned_place or self._initial_place
+        return self._planned_place or self._next_place or self._initial_place
 
     def check(self, end: Offset) -> bool:
         """Find the place after a batch, and return true.
@@ -111,7 +111,6 @@ class LogInput:
     def hold(self, end: Offset) -> list[FetchRange]:
         """Return the ranges that the tasks of a batch fetch; none if it is replayed and dropped."""
         self._planned_place = LogPosition(**end["places"][1])
-        self._busy = True
         if self._taken_seq != end["seq"] and is_dropped(end, self._options):
             return []
         return self.ranges(end)
@@ -127,8 +126,7 @@ class LogInput:
         return sum(end["rows"]) - sum(one.rows or 0 for one in self.ranges(end))
 
     def on_idle(self) -> None:
-        """Note that no message is ready: the sizes are counted less often."""
-        self._busy = False
+        """Do nothing: no message is ready."""
 
     @property
     def max_rows(self) -> int:
@@ -142,7 +140,7 @@ class LogInput:
     def backlog(self) -> dict[str, Any]:
         """Return the place that the query has reached, and the sizes of the log."""
         progress = {"queue": self._queue} | asdict(self._current_place)
-        return progress | self._cursor.report(self._current_place.position, self._busy)
+        return progress | self._cursor.report(self._current_place.position, self.active)
 
     def close(self) -> None:
         """Close the connection."""

@@ -63,6 +63,7 @@ class LogReader:
         self._reader = new_consumer(options)
         self._initial: LogOffset | None = None
         self._planned: LogOffset | None = None
+        self._asked: LogOffset | None = None  # after which Spark asked for a batch last
         self._last_returned: LogOffset | None = None  # the last end of a batch that this process returned
         self._busy = False
         self.waiting = Stopwatch()
@@ -90,6 +91,7 @@ class LogReader:
         query, or its messages are gone.
         """
         place = self._cursor.log.resolve(self._parse_place(start))
+        self._asked = start
         all_rows, limit = limit >= ALL_ROWS, self._cursor.batch_limit(place, limit)
         end = time.monotonic() + self._options.wait_timeout / 1000
         self._busy = False
@@ -139,8 +141,10 @@ class LogReader:
 
     def backlog(self) -> dict[str, Any]:
         """Return the last planned offset and the sizes of the log."""
-        offset = {key: value for key, value in self.planned.items() if key not in (ON_UNREAD, ARRIVED, *SIZE_FIELDS)}
-        return offset | self._cursor.report(self.planned["position"], self._busy)
+        # A restarted query has planned nothing yet, and may not find its initial offset any more.
+        planned = self._planned or self._asked or self.initial
+        offset = {key: value for key, value in planned.items() if key not in (ON_UNREAD, ARRIVED, *SIZE_FIELDS)}
+        return offset | self._cursor.report(planned["position"], self._busy)
 
     def close(self) -> None:
         """Close the connection."""

@@ -13,8 +13,9 @@ from pyspark.sql.types import StructType
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.pickling import PickledWithLoader
 from spark_queue.spark.read.arrival import ARRIVED
-from spark_queue.spark.read.limits import cluster_cores
+from spark_queue.spark.read.limits import partition_limits
 from spark_queue.spark.read.log_cursor import log_of, rows_of, split_pieces
+from spark_queue.spark.read.log_range import check_without_log, ending_place, starting_place
 from spark_queue.spark.read.log_reader import LogReader
 from spark_queue.spark.read.snapshot import queue_exists
 from spark_queue.spark.read.stream import PlannedStream
@@ -55,21 +56,27 @@ class LogStream(PlannedStream[LogReader]):
 
 @hide_tracebacks
 class LogSnapshot(PickledWithLoader, DataSourceReader):
-    """Reads all retained messages, and changes nothing. Messages not yet sealed are left out."""
+    """Reads the retained messages of a log, or a range of them, and changes nothing.
+
+    Messages not yet sealed are left out.
+    """
 
     def __init__(self, options: QueueOptions, schema: StructType) -> None:
         self.options = options
         self.schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        if not queue_exists(self.options):
-            return [PiecesPartition([])]
         with open_store(self.options.url, retry_timeout=self.options.retry_timeout, create=False) as store:
+            if not queue_exists(store, self.options):
+                return [PiecesPartition([])]
             if find_retained(store, self.options.queue or "") is None:
+                check_without_log(self.options)
                 return [PiecesPartition([])]
             queue_log = log_of(store, self.options)
-            pieces = queue_log.ranges_between(queue_log.first(), queue_log.end())
-        parts = split_pieces(pieces, partition_sizes(rows_of(pieces), cluster_cores()))
+            pieces = queue_log.ranges_between(
+                starting_place(queue_log, self.options), ending_place(queue_log, self.options)
+            )
+        parts = split_pieces(pieces, partition_sizes(rows_of(pieces), *partition_limits(self.options)))
         return [PiecesPartition(some) for some in parts or [[]]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -68,6 +68,7 @@ class MultiInputPlanner:
             else:
                 self.members[binding] = self.queues[binding] = QueueInput(one)
         self._planned: MultiInputOffset | None = None
+        self._asked: MultiInputOffset | None = None  # after which Spark asked for a batch last
         self._reserved: MultiInputOffset | None = None  # the batch that this process reserved last
         self.waiting = self._single_queue.waiting if self._single_queue else Stopwatch()
         self._waiter = AnyWaiter(member.open_waiter for member in self.members.values())
@@ -99,6 +100,7 @@ class MultiInputPlanner:
         Raises `CheckpointError` if `start` is of other inputs, and as `Consumer.next`.
         """
         self._check_offset(start)
+        self._asked = start
         offsets = input_offsets(start)
         if self._single_queue:
             ((binding, view),) = offsets.items()
@@ -117,6 +119,8 @@ class MultiInputPlanner:
             arrived = next(iter(self.members.values())).next_arrival(start) if rows else 0
             for binding in rows:
                 self.members[binding].mark_reserved(offsets[binding], rows[binding], arrived)
+        for member in self.members.values():  # also those without messages in this batch
+            member.active = bool(rows)
         if not rows:
             return start
         by = {binding: queue.number for binding, queue in self.queues.items()}
@@ -307,7 +311,9 @@ class MultiInputPlanner:
 
     def backlog(self) -> dict[str, Any]:
         """Return the last planned offset, and the sizes of each input."""
-        progress = {key: value for key, value in self.planned.items() if key in ("v", "consumer", "seq")}
+        # A restarted query has planned nothing yet, and may not find its initial offset any more.
+        planned = self._planned or self._asked or self.initial
+        progress = {key: value for key, value in planned.items() if key in ("v", "consumer", "seq")}
         own = (*progress, "reader", "places")
         inputs = {
             binding: self._input_facts[binding] | {k: v for k, v in one.backlog().items() if k not in own}

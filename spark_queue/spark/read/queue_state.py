@@ -18,11 +18,12 @@ QUEUE_PAUSE_CACHE_MS = 10_000
 class QueueState:
     """The state of one queue."""
 
-    def __init__(self, store: Store, queue: str) -> None:
+    def __init__(self, store: Store, queue: str, dead: str) -> None:
+        """Report the state of `queue`, whose dead-letter queue is `dead`."""
         self._store = store
         self._queue = queue
         self._paused = False
-        self._backlog = Backlog(store, queue)
+        self._backlog = Backlog(store, queue, dead)
 
     def report(self, busy: bool) -> dict[str, Any]:
         """Return the sizes, which may come from a cache, and whether the queue is paused."""

@@ -1,9 +1,10 @@
-"""Read a snapshot of a queue, or of its history, as a batch. Nothing is changed."""
+"""Read a queue, or its history, as a batch. Nothing is changed."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,11 +15,14 @@ from pyspark.sql.types import StructType
 from spark_queue.messages.schema import HISTORY_FIELDS
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.spark.pickling import PickledWithLoader
+from spark_queue.spark.read.limits import partition_limits
 from spark_queue.spark.schema import batch_converter
 from spark_queue.spark.tracebacks import hide_tracebacks
 from spark_queue.spark.worker import main_module
 from spark_queue.stores import open_store
+from spark_queue.stores.base import Store
 from spark_queue.stores.services.existence import check_exists, exists
+from spark_queue.stores.spans import Span
 from spark_queue.stores.types import Condition, View
 
 #: Spark's filter classes (4.1 and later), by name, and the condition that each becomes.
@@ -50,18 +54,24 @@ def snapshot_reader(options: QueueOptions, schema: StructType) -> SnapshotReader
     return FilteringReader(options, schema) if takes_filters else SnapshotReader(options, schema)
 
 
-def queue_exists(options: QueueOptions) -> bool:
+def queue_exists(store: Store, options: QueueOptions) -> bool:
     """Return whether the queue exists. Raises `OptionError` if not and `failIfMissing` is set."""
     queue = options.queue or ""
-    with open_store(options.url, retry_timeout=options.retry_timeout, create=False) as store:
-        if options.fail_if_missing:
-            check_exists(store, queue, "With failIfMissing=false it is read as empty.")
-        return exists(store, queue)
+    if options.fail_if_missing:
+        check_exists(store, queue, "With failIfMissing=false it is read as empty.")
+    return exists(store, queue)
+
+
+@dataclass
+class SpanPartition(InputPartition):
+    """The messages that one task reads; `None`: no messages."""
+
+    span: Span | None
 
 
 @hide_tracebacks
 class SnapshotReader(PickledWithLoader, DataSourceReader):
-    """Reads all messages of a queue as they are at one moment, reserved ones included."""
+    """Reads all messages of a queue, reserved ones too, in several tasks: see `Store.spans`."""
 
     def __init__(self, options: QueueOptions, schema: StructType) -> None:
         self.options = options
@@ -69,16 +79,28 @@ class SnapshotReader(PickledWithLoader, DataSourceReader):
         self.conditions: list[Condition] = []
         self.empty = False
 
+    @property
+    def _view(self) -> View:
+        return "history" if self.options.view == "history" else "messages"
+
     def partitions(self) -> Sequence[InputPartition]:
-        return [InputPartition(0 if queue_exists(self.options) else None)]
+        names_ids = any(one.column == "id" and one.op in ("=", "in") for one in self.conditions)
+        with open_store(self.options.url, retry_timeout=self.options.retry_timeout, create=False) as store:
+            if not queue_exists(store, self.options) or self.empty:
+                return [SpanPartition(None)]
+            tasks = 1 if names_ids else partition_limits(self.options)[0]
+            return list(map(SpanPartition, store.spans(self.options.queue or "", tasks, view=self._view)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, SpanPartition)
         shape = batch_converter(self.schema, self.options)
-        if self.empty or self.options.queue is None or partition.value is None:
+        if self.options.queue is None or partition.span is None:
             return
         with open_store(self.options.url, retry_timeout=self.options.retry_timeout, create=False) as store:
-            view: View = "history" if self.options.view == "history" else "messages"
-            for batch in store.peek(self.options.queue, self.conditions, view=view, check_json=False):
+            found = store.peek(
+                self.options.queue, self.conditions, view=self._view, check_json=False, span=partition.span
+            )
+            for batch in found:
                 yield shape(batch, None)
 
 

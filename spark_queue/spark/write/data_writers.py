@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
@@ -10,27 +10,29 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
-from pyspark.sql.types import Row, StructType
+from pyspark.sql.types import StructType
 
-from spark_queue.errors import MessageError, SchemaError, did_you_mean
+from spark_queue.errors import MessageError, SchemaError
 from spark_queue.messages.dead_letter import put_letters
 from spark_queue.messages.ids import new_id_array
 from spark_queue.messages.rules import NOT_JSON, NOT_TEXT
+from spark_queue.options.queue_names import dead_letter_queue
 from spark_queue.options.queue_options import QueueOptions
 from spark_queue.options.values import EXACTLY_ONCE
 from spark_queue.spark.encode import (
     NewIds,
-    batches_of,
     coalesce_batches,
     dead_letters_of,
     encode_pushes,
-    filter_encoded,
-    target_column,
 )
+from spark_queue.spark.json_style import check_style, style_of
+from spark_queue.spark.json_types import WRITTEN_AS_JSON
+from spark_queue.spark.json_write import JsonStyle
 from spark_queue.spark.pickling import PickledWithLoader
-from spark_queue.spark.schema import PUSH_COLUMN_TYPES, check_write_schema
 from spark_queue.spark.tracebacks import hide_tracebacks
 from spark_queue.spark.worker import BackgroundWriter
+from spark_queue.spark.write.columns import PUSH_COLUMN_TYPES, check_write_schema
+from spark_queue.spark.write.targets import CheckQueue, Part, split_by_queue
 from spark_queue.stores.base import rejected_rows_error
 from spark_queue.stores.named import NamedStores
 from spark_queue.stores.services.eviction import check_eviction
@@ -40,6 +42,10 @@ _PAYLOAD_REMEDIES = {
     NOT_JSON: "for plain text set payloadFormat=text; to write columns as JSON, to_json(struct(*)) AS payload",
     NOT_TEXT: "clean text with make_valid_utf8; for bytes write a column of type BINARY",
 }
+
+
+#: The dead letters of rows that name no queue are in the dead-letter queue of this one.
+UNNAMED = "unnamed"
 
 
 @dataclass
@@ -78,8 +84,16 @@ class WriteOperation:
     """A write of a batch or a stream. It is pickled to executors, so it holds plain data only."""
 
     def __init__(self, options: QueueOptions, schema: StructType) -> None:
+        """Check what the options say about JSON. Raises `OptionError` if they are wrong."""
         self.options = options
         self.schema = schema
+        check_style(options)
+
+    @property
+    def style(self) -> JsonStyle | None:
+        """How the task that runs writes JSON; `None` if no payload becomes JSON."""
+        writes_json = any(one.name == "payload" and isinstance(one.dataType, WRITTEN_AS_JSON) for one in self.schema)
+        return style_of(self.options) if writes_json else None
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> WriteResult:
         done = WriteResult()
@@ -120,21 +134,22 @@ class Push(WriteOperation):
                 check_eviction(stores[ns], exactly_once=exactly_once, allowed=options.allow_eviction)
 
     def write(self, stores: NamedStores, batch: pa.RecordBatch, done: WriteResult) -> None:
-        for ns, queue, rows, faults in self._split_by_queue(batch, self._make_new_ids(stores, new_id_array)):
-            self._put(stores[ns].push, queue, rows, faults, done)
+        for part in self._split_by_queue(stores, batch, self._make_new_ids(stores, new_id_array)):
+            self._put(stores[part.ns].push, part, done)
 
     def _make_new_ids(self, stores: NamedStores, new_ids: NewIds) -> NewIds:
         """Return a function that makes ids in the form of the database, if there is only one."""
         return new_ids if self.options.urls else lambda n: stores[""].native_ids(new_ids(n))
 
-    def _put(self, put: Put, queue: str, rows: pa.RecordBatch, faults: Mapping[int, str], done: WriteResult) -> None:
-        """Push or stage the rows. `faults`: those that are known to be bad.
+    def _put(self, put: Put, part: Part, done: WriteResult) -> None:
+        """Push or stage the rows for one queue.
 
         Bad rows raise `MessageError` or become dead letters: see the option `onBadRow`.
         """
-        while True:
+        queue, rows, faults = part.queue, part.rows, part.faults
+        while rows.num_rows:
             try:
-                if faults:
+                if faults or queue is None:
                     raise rejected_rows_error(queue, rows, faults)
                 put(queue, rows)
             except MessageError as error:  # may repeat: a store checks its own rules after the common ones
@@ -142,7 +157,7 @@ class Push(WriteOperation):
                     raise _add_remedy(error) from error
                 bad = pa.array(list(error.rows))
                 reasons = list(error.rows.values())
-                dead = self.options.dead_letter_queue_of(queue)
+                dead = self._dead_letter_queue(queue)
                 put_letters(partial(put, dead), dead_letters_of(queue, rows.take(bad), reasons))
                 rows, faults = rows.filter(pc.invert(pc.is_in(pa.array(range(rows.num_rows)), bad))), {}
                 done.dead_letters += len(bad)
@@ -150,32 +165,17 @@ class Push(WriteOperation):
                 done.rows += rows.num_rows
                 return
 
-    def _split_by_queue(
-        self, batch: pa.RecordBatch, new_ids: NewIds
-    ) -> Iterator[tuple[str, str, pa.RecordBatch, dict[int, str]]]:
-        """Yield the rows of each queue: the names of database and queue, and a PUSHES batch.
+    def _dead_letter_queue(self, queue: str | None) -> str:
+        """Return the dead-letter queue of a queue, or that of rows that name none."""
+        if queue is None:
+            return self.options.dead_letter_queue or dead_letter_queue(UNNAMED)
+        return self.options.dead_letter_queue_of(queue)
 
-        Its bad rows follow, as far as they are known, with the rule that each breaks. Raises
-        `MessageError` if a row has no queue or names an unknown database.
-        """
-        rows, faults = encode_pushes(batch, self.schema, self.options.payload_format, new_ids)
-        fixed, urls = self.options.queue, self.options.urls
-        if fixed is not None and urls is None:
-            yield "", fixed, rows, faults
-            return
-        ns = target_column(batch, rows, "ns") if urls else pa.scalar("")
-        queue = pa.scalar(fixed) if fixed is not None else target_column(batch, rows, "queue")
-        targets = pc.binary_join_element_wise(ns, queue, "\0")
-        unique_targets = targets.unique().to_pylist()
-        for target in unique_targets:
-            part, bad = rows, faults
-            if len(unique_targets) > 1:
-                part, bad = filter_encoded(rows, faults, pc.equal(targets, target))
-            name, _, queue_name = target.partition("\0")
-            if urls and name not in urls:
-                id, hint = part.column("id")[0].as_py(), did_you_mean(name, urls)
-                raise MessageError(f"row with id {id!r}: option 'urls' has no database {name!r}{hint}")
-            yield name, queue_name, part, bad
+    def _split_by_queue(self, stores: NamedStores, batch: pa.RecordBatch, new_ids: NewIds) -> Iterator[Part]:
+        """Yield the rows of each queue, as PUSHES batches."""
+        rows, faults = encode_pushes(batch, self.schema, self.options.payload_format, new_ids, self.style)
+        check: CheckQueue = lambda ns, queue: stores[ns].check_queue(queue)  # noqa: E731
+        return split_by_queue(batch, rows, faults, self.options, check)
 
 
 def _add_remedy(error: MessageError) -> MessageError:
@@ -210,19 +210,17 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
     """The writer of `df.write`."""
 
 
-@hide_tracebacks
-class RowWriter(_Writer, DataSourceStreamWriter):
-    """The writer of `df.writeStream` on Spark 4.0, which passes rows."""
-
-    def write(self, iterator: Iterator[Row]) -> WriteResult:
-        return self.operation.run(batches_of(iterator, self.operation.schema))
-
-
 try:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter
 
     class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         """The writer of `df.writeStream`, which passes Arrow batches."""
 
-except ImportError:  # Spark 4.0
-    StreamWriter = RowWriter  # type: ignore[misc, assignment]
+except ImportError:
+
+    class StreamWriter(_Writer, DataSourceStreamWriter, DataSourceArrowWriter):  # type: ignore[no-redef]
+        """The writer of `df.writeStream` on Spark 4.0.
+
+        It passes rows of Python to writers of streams, which hold not all of Spark's values. But to
+        writers of Arrow batches it passes those, also from a stream.
+        """

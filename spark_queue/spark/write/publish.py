@@ -75,11 +75,11 @@ class Publish(Push):
             new_ids = self._make_new_ids(stores, ids.take)
 
             def write(batch: pa.RecordBatch) -> None:
-                for name, queue, rows, faults in self._split_by_queue(batch, new_ids):
+                for part in self._split_by_queue(stores, batch, new_ids):
                     if self._compares_rows:
-                        hashes.append(hash_rows(queue, rows))
+                        hashes.append(hash_rows(part.queue or "", part.rows))
                     if not decided:
-                        self._put(partial(put, stores.primary_name(name)), queue, rows, faults, done)
+                        self._put(partial(put, stores.primary_name(part.ns)), part, done)
 
             def put(ns: str, queue: str, rows: pa.RecordBatch) -> None:
                 store = stores[ns]

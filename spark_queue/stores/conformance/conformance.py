@@ -52,10 +52,14 @@ from spark_queue.stores.conformance.helpers import (
     reserve_again,
 )
 from spark_queue.stores.conformance.log import LogContract
+from spark_queue.stores.conformance.log_places import LogPlacesContract
+from spark_queue.stores.conformance.order import OrderContract
 from spark_queue.stores.conformance.pause import PauseContract
 from spark_queue.stores.conformance.payloads import PayloadContract
+from spark_queue.stores.conformance.pushed import PushedContract
 from spark_queue.stores.conformance.sized import SizedContract
 from spark_queue.stores.conformance.sizes import SizesContract
+from spark_queue.stores.conformance.spans import SpansContract
 from spark_queue.stores.conformance.staging import StagingContract
 from spark_queue.stores.conformance.waiting import (
     DEADLINE,
@@ -135,9 +139,13 @@ class StoreContract(
     ForwardingContract,
     PauseContract,
     LogContract,
+    OrderContract,
+    LogPlacesContract,
     PayloadContract,
     SizedContract,
     SizesContract,
+    PushedContract,
+    SpansContract,
 ):
     """The tests of the contract. Inherit them, and define the fixtures `url` and `unreachable`.
 

@@ -86,9 +86,9 @@ def _encode(document: Mapping[str, Any]) -> bytes:
     try:
         return bson.encode(document, codec_options=CODEC)
     except OverflowError as error:
-        raise ValueError("it holds an integer beyond 64 bits, which MongoDB cannot keep") from error
+        raise ValueError("its payload has an integer beyond 64 bits, which MongoDB cannot keep") from error
     except BSONError as error:
-        raise ValueError(f"MongoDB cannot keep it ({error})") from error
+        raise ValueError(f"its payload is no document: MongoDB cannot keep it ({error})") from error
 
 
 def to_bson(payload: bytes, kind: str, needs_check: bool) -> Any:
@@ -176,8 +176,8 @@ def _convert_extended_json(value: Any) -> Any:
         return plain
     if "$ref" in plain and "$id" in plain and not _round_trips(plain, plain):
         raise ValueError(
-            "MongoDB's drivers would change it: write an object with $ref and $id so that these two come first, in "
-            "this order, and then $db, if it has one"
+            "its payload would be changed by MongoDB's drivers: write an object with $ref and $id so that these two "
+            "come first, in this order, and then $db, if it has one"
         )
     try:
         # An Extended JSON number would be read as a plain number, so it stays an object, except in

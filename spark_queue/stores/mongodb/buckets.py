@@ -5,9 +5,11 @@ The URL selects it with `?layout=bucket-mongo-safe`. A document has
     _id         ObjectId. The id of a keuss message is `<_id>:<its index in b>`.
     b           [ ] An entry for each message: {__p: payload, __h: headers, __i: its id}.
                 It is null once the message is done. `__i` is ours: messages of keuss have none,
-                and older ones are the bare payload.
+                and older ones are the bare payload. Also ours is `__t`, a date: when the message
+                was pushed, if the messages were pushed at different moments.
     n           Int32. How many messages are left.
-    mature, tries, reserved     as in `mongo`, for all its messages. So are the fields that we add.
+    mature, tries, reserved     as in `mongo`, for all its messages. So are the fields that we add,
+                such as `_pushed`.
 
 To the rest of this package a document is a bucket (`messages/buckets.py`). It is reserved as a
 whole, and split if an operation is for some of its messages. A message that is pushed alone is a
@@ -30,9 +32,9 @@ from pymongo.collection import Collection
 
 from spark_queue.messages.arrow_bytes import to_bytes
 from spark_queue.messages.buckets import BUCKET_SCHEMA, CONVERTED_SUFFIX, Buckets, Layout, is_bucket, unpack_bucket
-from spark_queue.messages.columns import due_ms, header_dicts, headers_array
+from spark_queue.messages.columns import due_ms, header_dicts, headers_array, pushed_column, pushed_ms
 from spark_queue.messages.ids import OBJECT_ID
-from spark_queue.messages.schema import BUCKET_PREFIX, PayloadKind
+from spark_queue.messages.schema import BUCKET_PREFIX, MESSAGES, PayloadKind
 from spark_queue.stores.mongodb.bson_json import (
     all_from_bson,
     check_document,
@@ -44,18 +46,21 @@ from spark_queue.stores.mongodb.bson_json import (
 from spark_queue.stores.mongodb.documents import (
     BUCKETS_INDEX,
     INDEXES,
+    OLD_INDEXES,
     Document,
     DocumentPage,
     Filter,
     count_of,
     moved_document,
     pages,
+    pushed_of,
     to_date,
 )
+from spark_queue.stores.mongodb.forms import Form, bucket_form
 from spark_queue.stores.mongodb.keys import id_of, key_of
-from spark_queue.stores.mongodb.marks import Form, bucket_form
 from spark_queue.stores.mongodb.oversize import fit_bucket
 from spark_queue.stores.mongodb.store import MongoStore
+from spark_queue.stores.spans import WHOLE, Span
 from spark_queue.stores.support.damaged import READ_ERRORS, Records, Unreadable, describe_value, require
 from spark_queue.stores.types import Condition, DeadLetterInfo, View
 
@@ -69,13 +74,15 @@ class BucketStore(MongoStore):
     """Queues of buckets that keuss shares."""
 
     layout_name: ClassVar[str] = "bucket-mongo-safe"
-    form: ClassVar[Form] = bucket_form(tuple(COUNT_INDEX if one is BUCKETS_INDEX else one for one in INDEXES))
+    form: ClassVar[Form] = bucket_form(
+        tuple(COUNT_INDEX if one is BUCKETS_INDEX else one for one in INDEXES), OLD_INDEXES
+    )
     layout: Layout = Buckets(1024)  # keuss' own size
 
     _rows_field: ClassVar[str] = "n"
     _content_field: ClassVar[str] = "b"
     _id_fields: ClassVar[Document] = {"_id": 1, "n": 1}
-    _held_fields: ClassVar[Document] = {"b": 1, "n": 1, "tries": 1, "_mature": 1}
+    _held_fields: ClassVar[Document] = {"b": 1, "n": 1, "tries": 1, "_mature": 1, "_seq": 1, "_pushed": 1}
     _bucket_ids: ClassVar[Filter] = {"$exists": True}
 
     @staticmethod
@@ -104,10 +111,11 @@ class BucketStore(MongoStore):
     def _to_documents(batch: pa.RecordBatch, now: int) -> tuple[list[Document], dict[int, str]]:
         documents: list[Document] = []
         broken_rules: dict[int, str] = {}
-        due, tries = due_ms(batch, now), batch.column("tries").to_pylist()
+        due, tries, pushed = due_ms(batch, now), batch.column("tries").to_pylist(), pushed_ms(batch, now)
         for row, id in enumerate(batch.column("id").to_pylist()):
             one = batch.slice(row, 1)
-            rows = unpack_bucket(id, one.column("payload")[0].as_buffer()) if is_bucket(id) else one
+            packed = one.column("payload")[0]
+            rows = unpack_bucket(id, packed.as_buffer()) if is_bucket(id) else one.select(BUCKET_SCHEMA.names)
             try:
                 entries = _to_entries(rows)
                 document = {
@@ -118,6 +126,8 @@ class BucketStore(MongoStore):
                 }
                 if tries[row]:
                     document["tries"] = tries[row]
+                if (moment := pushed[row]) is not None:
+                    document["_pushed"] = to_date(moment)
                 check_document(document)
                 documents.append(document)
             except ValueError as error:
@@ -146,9 +156,9 @@ class BucketStore(MongoStore):
         return True
 
     def _peek(
-        self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int
+        self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int, span: Span = WHOLE
     ) -> Iterator[Records]:
-        return super()._peek(queue, (), limit, view, rows)  # `Store.peek` filters opened buckets
+        return super()._peek(queue, (), limit, view, rows, span)  # `Store.peek` filters opened buckets
 
 
 def _to_entries(rows: pa.RecordBatch) -> list[Document]:
@@ -161,10 +171,14 @@ def _to_entries(rows: pa.RecordBatch) -> list[Document]:
         header_dicts(rows),
         strict=True,
     )
-    return [
+    entries: list[Document] = [
         {"__p": to_bson(payload, kind, needs_check), "__h": headers, "__i": id}
         for id, payload, kind, needs_check, headers in columns
     ]
+    if "pushed" in rows.schema.names:  # else the document says it
+        for entry, moment in zip(entries, pushed_ms(rows, None), strict=True):
+            entry |= {} if moment is None else {"__t": to_date(moment)}
+    return entries
 
 
 def _normalize_entry(value: Any) -> Document:
@@ -195,4 +209,8 @@ def _messages_of(document: Document) -> pa.RecordBatch:
     hdrs = [entry.get("__h") for _, entry in entries]
     headers = headers_array([header_text(one) for one in hdrs] if any(hdrs) else hdrs)
     columns = [pa.array(ids, pa.string()), pa.array(payloads, pa.binary()), pa.array(kinds, pa.string())]
-    return pa.RecordBatch.from_arrays([*columns, headers], schema=BUCKET_SCHEMA)
+    batch = pa.RecordBatch.from_arrays([*columns, headers], schema=BUCKET_SCHEMA)
+    moments = [pushed_of(entry, "__t") for _, entry in entries]
+    if not any(moments):
+        return batch  # all of them were pushed with the document
+    return batch.append_column(MESSAGES.field("pushed"), pushed_column(moments, len(moments)))

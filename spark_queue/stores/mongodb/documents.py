@@ -14,6 +14,8 @@ The layout is that of keuss' backend `mongo` (with history: `ps-mongo`), so keus
 and adds, if needed:
 
     _sid        The id, if `_id` is its hash.
+    _seq        ObjectId. Its place among messages of the same due time: see `places.py`.
+    _pushed     Date. When it was pushed. Messages of other programs and older versions have none.
     _tag        The tag that holds it.
     _mature     When it was due, before `mature` became the end of the lease.
     _reserved   The value that we wrote to `reserved`. The tag holds the message only while the two
@@ -33,6 +35,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import NoneType
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -46,7 +49,7 @@ from pymongo.collection import Collection
 from pymongo.errors import BulkWriteError
 
 from spark_queue.messages.buckets import MAX_ROWS_DIGITS, is_bucket, rows_of
-from spark_queue.messages.columns import build_messages, due_ms, header_dicts, with_history
+from spark_queue.messages.columns import build_messages, due_ms, header_dicts, pushed_ms, with_history
 from spark_queue.messages.ids import OBJECT_ID
 from spark_queue.messages.schema import BUCKET_PREFIX, PayloadKind
 from spark_queue.messages.times import MAX_TIME_MS
@@ -64,6 +67,7 @@ from spark_queue.stores.support.damaged import (
     digest_header,
     first_readable,
     parse_mature,
+    parse_pushed,
     parse_tries,
     read_each,
     require,
@@ -82,10 +86,10 @@ NO_END_DATE = DatetimeMS(MAX_TIME_MS)
 DUPLICATE_KEY = 11000
 
 #: `processed` comes first, so a long history does not slow the queue.
-READY_INDEX = IndexModel([("processed", 1), ("mature", 1), ("_id", 1)], name="spark_queue_ready")
+READY_INDEX = IndexModel([("processed", 1), ("mature", 1), ("_seq", 1), ("_id", 1)], name="spark_queue_next")
 HELD_INDEX = IndexModel(
-    [("_tag", 1), ("_mature", 1), ("_id", 1)],
-    name="spark_queue_held",
+    [("_tag", 1), ("_mature", 1), ("_seq", 1), ("_id", 1)],
+    name="spark_queue_tagged",
     partialFilterExpression={"reserved": {"$exists": True}},
 )
 EXPIRY_INDEX = IndexModel([("_until", 1)], name="spark_queue_ending", sparse=True, expireAfterSeconds=0)
@@ -96,10 +100,19 @@ BUCKETS_INDEX = IndexModel(
     partialFilterExpression={"rows": {"$exists": True}},
 )
 INDEXES = (READY_INDEX, HELD_INDEX, EXPIRY_INDEX, BUCKETS_INDEX)
+#: The indexes of earlier versions, which had no `_seq`.
+OLD_INDEXES = (
+    IndexModel([("processed", 1), ("mature", 1), ("_id", 1)], name="spark_queue_ready"),
+    IndexModel(
+        [("_tag", 1), ("_mature", 1), ("_id", 1)],
+        name="spark_queue_held",
+        partialFilterExpression={"reserved": {"$exists": True}},
+    ),
+)
 ID_HINT: dict[str, Any] = {"hint": "_id_"}
 
 #: The fields that a page of reserved messages needs.
-HELD_FIELDS = {"payload": 1, "tries": 1, "hdrs": 1, "_sid": 1, "_mature": 1}
+HELD_FIELDS = {"payload": 1, "tries": 1, "hdrs": 1, "_sid": 1, "_mature": 1, "_seq": 1, "_pushed": 1}
 
 #: The fields that a reservation adds, for `$unset`.
 RESERVATION_FIELDS = {"reserved": "", "_tag": "", "_mature": "", "_reserved": ""}
@@ -150,12 +163,13 @@ class DocumentState(NamedTuple):
 
 
 class DocumentPlace(NamedTuple):
-    """The place of a record in the order of a field and `_id`, each of any type.
+    """The place of a record in the order of a field, `_seq` and `_id`, each of any type.
 
     `id` is the id of `key`: it distinguishes keys that are equal in Python, such as 1 and true.
     """
 
     value: Any
+    seq: Any
     key: Any
     id: str
 
@@ -172,6 +186,9 @@ class DocumentPage:
     kinds: list[str] = field(default_factory=list)
     damaged: dict[int, str] = field(default_factory=dict)
 
+
+#: Whether the `_id` has the form of a generated one, which grows in each process.
+HAS_OBJECT_ID: Document = {"$eq": [{"$type": "$_id"}, "objectId"]}
 
 #: When a reserved or free message was due. Other programs may leave any value in `_mature`.
 DUE: Document = {
@@ -228,8 +245,8 @@ RESERVED: Filter = {"processed": None, "reserved": {"$exists": True}}
 FENCED: Filter = {**RESERVED, "$expr": {"$eq": ["$reserved", "$_reserved"]}}
 
 #: `processed` is null in all these messages: it is here so that the order is that of the index.
-WAITING_ORDER = [("processed", 1), ("mature", 1), ("_id", 1)]
-HELD_ORDER = [("_mature", 1), ("_id", 1)]
+WAITING_ORDER = [("processed", 1), ("mature", 1), ("_seq", 1), ("_id", 1)]
+HELD_ORDER = [("_mature", 1), ("_seq", 1), ("_id", 1)]
 
 FREE = DocumentState({"processed": None, "reserved": {"$exists": False}}, "mature", 0, READY_INDEX, WAITING_ORDER)
 HELD_BY_US = DocumentState(FENCED, "_mature", 1, HELD_INDEX, HELD_ORDER)
@@ -255,9 +272,10 @@ def id_filter(condition: Condition) -> Filter:
 
 
 def filter_after(field: str, place: DocumentPlace) -> Document:
-    """Return a filter for records after a place in the order of a field and `_id`."""
-    later_keys = ({field: place.value, **one} for one in filters_greater("_id", place.key))
-    return {"$or": [*filters_greater(field, place.value), *later_keys]}
+    """Return a filter for records after a place in the order of a field, `_seq` and `_id`."""
+    later = ({field: place.value, **one} for one in filters_greater("_seq", place.seq))
+    later_keys = ({field: place.value, "_seq": place.seq, **one} for one in filters_greater("_id", place.key))
+    return {"$or": [*filters_greater(field, place.value), *later, *later_keys]}
 
 
 def or_bucket(query: Filter) -> Filter:
@@ -335,9 +353,15 @@ def claim_update(tag: str, now: DatetimeMS, until: DatetimeMS) -> list[Document]
 
 
 def release_update(due: Document | DatetimeMS, *, failed: bool) -> list[Document]:
-    """Return the update that frees reserved messages, which are `due` then."""
-    tries = "$tries" if failed else add_tries(-1)  # the claim has added one
-    return [{"$set": {"mature": due, "tries": tries}}, {"$unset": list(RESERVATION_FIELDS)}]
+    """Return the update that frees reserved messages, which are `due` then.
+
+    At a new due time they meet messages that they were not compared with when they were pushed. So
+    each gets a place, which is its `_id` if that has the order.
+    """
+    fields: Document = {"mature": due, "tries": "$tries" if failed else add_tries(-1)}  # the claim has added one
+    if due != DUE:
+        fields["_seq"] = {"$ifNull": ["$_seq", {"$cond": [HAS_OBJECT_ID, "$_id", "$$REMOVE"]}]}
+    return [{"$set": fields}, {"$unset": list(RESERVATION_FIELDS)}]
 
 
 def commit_update() -> Document:
@@ -358,7 +382,8 @@ def to_documents(batch: pa.RecordBatch, now: int) -> tuple[list[Document], dict[
     documents: list[Document] = []
     broken_rules: dict[int, str] = {}
     ids, due = batch.column("id"), due_ms(batch, now)
-    moments = {ms: DatetimeMS(ms) for ms in set(due)}  # mostly one for all rows
+    pushed = pushed_ms(batch, now)
+    moments = {ms: None if ms is None else DatetimeMS(ms) for ms in {*due, *pushed}}  # mostly one for all rows
     columns = zip(
         ids.to_pylist(),
         pc.match_substring_regex(ids, f"^{OBJECT_ID.pattern}$").to_pylist(),
@@ -368,9 +393,10 @@ def to_documents(batch: pa.RecordBatch, now: int) -> tuple[list[Document], dict[
         need_checks(batch.column("payload")),
         batch.column("tries").to_pylist(),
         header_dicts(batch),
+        pushed,
         strict=True,
     )
-    for row, (id, native, mature, payload, kind, needs_check, tries, headers) in enumerate(columns):
+    for row, (id, native, mature, payload, kind, needs_check, tries, headers, first_pushed) in enumerate(columns):
         try:
             document = {
                 "_id": ObjectId(bytes.fromhex(id)) if native else (key := key_of(id)),
@@ -378,7 +404,10 @@ def to_documents(batch: pa.RecordBatch, now: int) -> tuple[list[Document], dict[
                 "payload": to_bson(payload, kind, needs_check),
                 "tries": tries,
                 "hdrs": headers,
+                "_pushed": moments[first_pushed],  # here, since a sixth field would make the dict grow
             }
+            if first_pushed is None:
+                del document["_pushed"]
             if is_bucket(id):
                 document["rows"] = rows_of(id)
             elif not native and id_of(key) != id:
@@ -599,7 +628,10 @@ def _to_batch(queue: str, page: DocumentPage, held: bool) -> pa.RecordBatch:
     counts = [one.get("tries") or 0 for one in documents]
     check_types(counts, int, Int64, float)
     tries = [int(count) - (1 if held else _pending_tries(one)) for count, one in zip(counts, documents, strict=True)]
-    batch = build_messages(queue, ids, page.payloads, page.kinds, headers, list(map(int, moments)), tries)
+    stored = [one.get("_pushed") for one in documents]
+    check_types(stored, DatetimeMS, NoneType)
+    pushed = [None if one is None else int(one) for one in stored]
+    batch = build_messages(queue, ids, page.payloads, page.kinds, headers, list(map(int, moments)), tries, pushed)
     if "processed" not in documents[0]:
         return batch
     processed = [int(one["processed"]) for one in documents]
@@ -622,7 +654,8 @@ def _read_row(page: DocumentPage, row: int, held: bool) -> Row:
     tries = 0 if (count := document.get("tries")) is None else parse_tries(count)
     tries -= 1 if held else _pending_tries(document)
     headers, payload, kind = header_text(hdrs), page.payloads[row], page.kinds[row]
-    return Row(id, payload, kind, headers, parse_mature(int(due)), tries, history_entry(document))
+    moment = parse_mature(int(due))
+    return Row(id, payload, kind, headers, moment, tries, history_entry(document), pushed_of(document))
 
 
 def _record_id(document: Document) -> str:
@@ -646,8 +679,14 @@ def raw_row(id: str, document: Document) -> Row:
     mature = first_readable(parse_mature, int(due)) if isinstance(due, DatetimeMS) else 0
     return Row(
         id, json_text(raw).encode(), "json", digest_header(json_text(unchanged).encode()), mature,
-        max(0, first_readable(parse_tries, tries)), history_entry(document),
+        max(0, first_readable(parse_tries, tries)), history_entry(document), pushed_of(document),
     )  # fmt: skip
+
+
+def pushed_of(document: Document, field: str = "_pushed") -> int | None:
+    """Return when a message was pushed (ms); `None` if its field is missing or no valid date."""
+    moment = document.get(field)
+    return parse_pushed(int(moment)) if isinstance(moment, DatetimeMS) else None
 
 
 def history_entry(document: Document) -> tuple[int, str | None, str] | None:

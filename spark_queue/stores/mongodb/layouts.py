@@ -38,13 +38,15 @@ from spark_queue.stores.mongodb.documents import (
     DUE,
     ID_HINT,
     INDEXES,
+    OLD_INDEXES,
     RESERVATION_FIELDS,
     Document,
     Filter,
     dead_letter_headers,
     held_by,
 )
-from spark_queue.stores.mongodb.marks import HINTED_AGE, Form, pipeline_form
+from spark_queue.stores.mongodb.forms import Form, pipeline_form
+from spark_queue.stores.mongodb.marks import HINTED_AGE
 from spark_queue.stores.mongodb.stages import OWN_PREFIX
 from spark_queue.stores.mongodb.store import COMMAND_CHUNK, DOCUMENT_TOO_LARGE, MongoStore
 from spark_queue.stores.types import DeadLetterInfo, LayoutFeature, Selection
@@ -97,7 +99,9 @@ class PipelineStore(MongoStore):
     ids_unique_per_store: ClassVar[bool] = True
     supports_forward: ClassVar[bool] = True
     unsupported: ClassVar[frozenset[LayoutFeature]] = frozenset({"buckets"})
-    form: ClassVar[Form] = pipeline_form(tuple(map(_per_queue_index, INDEXES)))
+    form: ClassVar[Form] = pipeline_form(
+        tuple(map(_per_queue_index, INDEXES)), tuple(map(_per_queue_index, OLD_INDEXES))
+    )
 
     def __init__(self, url: str, *, retry_timeout: int = 5_000) -> None:
         super().__init__(url, retry_timeout=retry_timeout)

@@ -33,13 +33,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from pymongo import IndexModel
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
 from spark_queue.errors import NotAQueue, OptionError
 from spark_queue.options.masking import mask
 from spark_queue.stores.mongodb.documents import Document
+from spark_queue.stores.mongodb.forms import COMMENT, Form, same_key
 from spark_queue.stores.mongodb.stages import OWN_PREFIX
 from spark_queue.stores.types import ForeignData
 
@@ -61,13 +61,7 @@ MAX_CACHED = 10_000
 SAMPLED_DOCUMENTS = 20
 
 #: Error codes of the server.
-BAD_VALUE, NAMESPACE_NOT_FOUND, NAMESPACE_EXISTS, IS_VIEW = 2, 26, 48, 166
-
-#: The fields of an index without options.
-_PLAIN_INDEX = {"v", "key", "name", "ns", "background"}
-
-#: The beginning of the comment in a validator.
-_COMMENT = "spark_queue: "
+BAD_VALUE, NAMESPACE_NOT_FOUND, INDEX_NOT_FOUND, NAMESPACE_EXISTS, IS_VIEW = 2, 26, 27, 48, 166
 
 
 class Mark(Enum):
@@ -76,68 +70,6 @@ class Mark(Enum):
     ABSENT = "absent"
     BARE = "bare"
     COMPLETE = "complete"
-
-
-def _is_of_type(field: str, *types: str) -> Document:
-    return {"$in": [{"$type": f"${field}"}, list(types)]}
-
-
-_NUMBERS = ("int", "long", "double")
-_DUE, _TRIES = _is_of_type("mature", "date"), _is_of_type("tries", *_NUMBERS)
-
-
-@dataclass(frozen=True)
-class Form:
-    """How the collections of a layout are marked.
-
-    `keuss`: the keys of the index that keuss creates. `record`: conditions that a document of keuss
-    meets, as expressions. `late`: keuss creates the index in the background.
-    """
-
-    kind: str  #: what a collection of this layout is
-    indexes: Sequence[IndexModel]
-    keuss: Mapping[str, int]
-    record: Sequence[Document]
-    late: bool = False
-
-    @property
-    def comment(self) -> str:
-        """The comment in the validator."""
-        return _COMMENT + self.kind
-
-    def is_ours(self, index: Mapping[str, Any]) -> bool:
-        """Return whether an index of a collection is one of ours."""
-        return any(
-            index["name"] == one.document["name"] and _same_key(index["key"], one.document["key"])
-            for one in self.indexes
-        )
-
-    def is_keuss(self, index: Mapping[str, Any]) -> bool:
-        """Return whether an index of a collection is one of keuss' or that of `_id`."""
-        options = index.keys() - _PLAIN_INDEX
-        if _same_key(index["key"], {"processed": 1}):  # of `ps-mongo`
-            return options == {"expireAfterSeconds"}
-        return index["name"] == "_id_" or (not options and _same_key(index["key"], self.keuss))
-
-
-def queue_form(indexes: Sequence[IndexModel]) -> Form:
-    """Return the form of a collection with a document for each message."""
-    return Form("queue", indexes, {"mature": 1}, [_DUE, _TRIES, _is_of_type("b", "missing")])
-
-
-def pipeline_form(indexes: Sequence[IndexModel]) -> Form:
-    """Return the form of a collection with several queues."""
-    return Form("pipeline", indexes, {"_q": 1, "mature": 1}, [_DUE, _TRIES, _is_of_type("_q", "string")], late=True)
-
-
-def bucket_form(indexes: Sequence[IndexModel]) -> Form:
-    """Return the form of a collection with a document for many messages."""
-    record = [_DUE, _is_of_type("b", "array"), _is_of_type("n", *_NUMBERS)]
-    return Form("queue of buckets", indexes, {"mature": 1}, record)
-
-
-def _same_key(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    return list(one.items()) == list(other.items())
 
 
 @dataclass(frozen=True)
@@ -158,6 +90,7 @@ class Marks:
         self._expired = -math.inf  # answers until then are not believed
         self._listed: dict[tuple[str, str], tuple[bool, float]] = {}  # name, UUID -> is a queue; believed until
         self._inserted: dict[str, Any] = {}  # name -> the `_id` inserted last since the last check
+        self._outdated: dict[str, bool] = {}  # name -> whether to drop indexes of earlier versions, which it has
 
     # --- the check --------------------------------------------------------------------------------
 
@@ -208,10 +141,11 @@ class Marks:
         """Let the next check of each collection read its mark. When each was read stays known."""
         self._expired = time.monotonic()
 
-    def forget(self, name: str) -> None:
-        """Forget a collection that was dropped."""
-        self._cache.pop(name, None)
+    def note_drop(self, name: str) -> None:
+        """Remember that a collection was dropped: if it is there again, its mark may be late."""
+        self._put(name, Mark.ABSENT, time.monotonic())
         self._inserted.pop(name, None)
+        self._outdated.pop(name, None)
 
     # --- after a push -----------------------------------------------------------------------------
 
@@ -267,10 +201,13 @@ class Marks:
                 return _Refusal("it is a view", adoptable=False)
             raise
         names = {one.document["name"] for one in self._form.indexes}
-        if named := [one for one in indexes if one["name"] in names]:
+        old_names = {one.document["name"] for one in self._form.old}
+        if named := [one for one in indexes if one["name"] in names | old_names]:
             if not all(map(self._form.is_ours, named)):
                 return _OTHER_LAYOUT
-            return Mark.COMPLETE if len(named) == len(names) else Mark.BARE
+            if any(map(self._form.is_old, named)):
+                self._outdated.setdefault(name, True)
+            return Mark.COMPLETE if sum(one["name"] in names for one in named) == len(names) else Mark.BARE
         if info is None:
             info = next(iter(database.list_collections(filter={"name": name})), None)
             if info is None:  # it was dropped just now
@@ -278,7 +215,7 @@ class Marks:
         if info["type"] != "collection":
             return _Refusal(f"it is a {info['type']}", adoptable=False)
         comment = _comment_of(info)
-        if comment.startswith(_COMMENT):
+        if comment.startswith(COMMENT):
             return Mark.BARE if comment == self._form.comment else _OTHER_LAYOUT
         if info["options"].get("capped"):
             return _Refusal("it is capped", adoptable=False)
@@ -287,7 +224,7 @@ class Marks:
     def _examine_keuss(self, name: str, indexes: Sequence[Mapping[str, Any]]) -> Mark | _Refusal:
         """Return whether a collection without a mark of ours is a queue of keuss."""
         form = self._form
-        if not (all(map(form.is_keuss, indexes)) and any(_same_key(one["key"], form.keuss) for one in indexes)):
+        if not (all(map(form.is_keuss, indexes)) and any(same_key(one["key"], form.keuss) for one in indexes)):
             return _UNMARKED
         fits = {"$sum": {"$cond": [{"$and": list(form.record)}, 1, 0]}}
         steps: list[Document] = [{"$limit": SAMPLED_DOCUMENTS}, {"$group": {"_id": None, "fits": fits}}]
@@ -304,7 +241,7 @@ class Marks:
         Raises `NotAQueue` as `check` does, also if another program creates it meanwhile.
         """
         mark = self.check(name, queue, max_age)
-        if mark is Mark.COMPLETE:
+        if mark is Mark.COMPLETE and not self._outdated.get(name):
             return
         if mark is Mark.ABSENT:
             validator = {"$comment": self._form.comment}
@@ -319,9 +256,22 @@ class Marks:
         self.create_indexes(name)
 
     def create_indexes(self, name: str) -> None:
-        """Create the missing indexes of a collection."""
+        """Create the missing indexes of a collection, then drop those that they replace.
+
+        No other client waits: the server builds an index beside reads and writes. A client of an
+        earlier version creates its own again. So each client drops them once only.
+        """
         began = time.monotonic()
-        self._database()[name].create_indexes(list(self._form.indexes))
+        collection = self._database()[name]
+        collection.create_indexes(list(self._form.indexes))
+        if self._outdated.get(name):
+            for index in filter(self._form.is_old, collection.list_indexes()):
+                try:
+                    collection.drop_index(index["name"])
+                except OperationFailure as error:
+                    if error.code != INDEX_NOT_FOUND:  # another client was faster
+                        raise
+            self._outdated[name] = False
         self._put(name, Mark.COMPLETE, began)
 
     # --- lists ------------------------------------------------------------------------------------

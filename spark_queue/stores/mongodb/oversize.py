@@ -27,7 +27,7 @@ from spark_queue.stores.mongodb.keys import id_of
 MAX_LETTER_BYTES = (16 << 20) - (4 << 10)
 
 #: The fields of a free message.
-_FIELDS = frozenset({"_id", "_sid", "_q", "mature", "tries", "payload", "hdrs", "rows", "b", "n"})
+_FIELDS = frozenset({"_id", "_sid", "_q", "_seq", "_pushed", "mature", "tries", "payload", "hdrs", "rows", "b", "n"})
 
 _REASONS = (ERROR_HEADER, FROM_HEADER, DEAD_AT_HEADER, TRIES_HEADER)
 

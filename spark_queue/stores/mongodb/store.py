@@ -97,6 +97,7 @@ from spark_queue.stores.mongodb.documents import (
     ID_HINT,
     INDEXES,
     NO_END_DATE,
+    OLD_INDEXES,
     READY_INDEX,
     SOUND_DOCUMENT,
     UNSEEN_TAGS,
@@ -132,13 +133,17 @@ from spark_queue.stores.mongodb.documents import (
     to_date,
     to_documents,
 )
+from spark_queue.stores.mongodb.forms import Form, queue_form
 from spark_queue.stores.mongodb.keys import filters_greater, find_other_texts, id_of, key_of, sort_key
-from spark_queue.stores.mongodb.marks import HINTED_AGE, INSERT_AGE, Form, Mark, Marks, is_missing_index, queue_form
+from spark_queue.stores.mongodb.marks import HINTED_AGE, INSERT_AGE, Mark, Marks, is_missing_index
 from spark_queue.stores.mongodb.oversize import MAX_LETTER_BYTES, fit_letter, fits
+from spark_queue.stores.mongodb.places import PLACES, inherit_places
+from spark_queue.stores.mongodb.sampling import sample_keys
 from spark_queue.stores.mongodb.signals import MongoSubscription
 from spark_queue.stores.mongodb.stages import INTERRUPTED, OWN_PREFIX, STAGED, Stages
 from spark_queue.stores.services.listener import Subscription
 from spark_queue.stores.services.signals import SignallingStore
+from spark_queue.stores.spans import WHOLE, Sample, Span
 from spark_queue.stores.support.budget import current_budget, spend
 from spark_queue.stores.support.counters import Counts, Statistics
 from spark_queue.stores.support.damaged import EMPTY_PAGE, MAX_NEVER_DUE, Records
@@ -292,7 +297,7 @@ class MongoStore(SignallingStore):
     }
 
     #: The indexes of a collection of messages, and how it is marked.
-    form: ClassVar[Form] = queue_form(INDEXES)
+    form: ClassVar[Form] = queue_form(INDEXES, OLD_INDEXES)
 
     # How a document holds a record: as in `documents.py`. `_rows_field` has the number of messages
     # of a bucket, `_content_field` the large content, `_id_fields` all that the record's id is made
@@ -565,6 +570,7 @@ class MongoStore(SignallingStore):
         if same := find_other_texts(batch.column("id")):
             raise rejected_rows_error(queue, batch, same)
         documents = self._documents(queue, batch, now)
+        PLACES.add_to(documents, batch.column("id"))
         if not transactions and any(self._rows_field in one for one in documents):
             raise StoreError(
                 f"{queue!r}: layout=bucket needs transactions, which a standalone MongoDB server does not have: make "
@@ -741,13 +747,13 @@ class MongoStore(SignallingStore):
         field: str,
         load_document: Callable[[Document], Document] | None = None,
     ) -> Records:
-        """Read the first page of a cursor, which is in the order of a field and `_id`."""
+        """Read the first page of a cursor, which is in the order of a field, `_seq` and `_id`."""
         with cursor as documents:
             page = next(self._pages(spend_documents(documents), rows), None)
         if page is None:
             return EMPTY_PAGE
         last = page.documents[-1]
-        place = DocumentPlace(last.get(field), last["_id"], id_of(last["_id"]))
+        place = DocumentPlace(last.get(field), last.get("_seq"), last["_id"], id_of(last["_id"]))
         return as_records(queue, page, load_document)._replace(after=place)
 
     def _replace_records(self, queue: str, tag: str | None, records: Sequence[Record], batch: pa.RecordBatch) -> bool:
@@ -763,6 +769,7 @@ class MongoStore(SignallingStore):
             old = list(collection.find(query, {self._content_field: 0}, session=session, **ID_HINT))
             if {self._id_of(one) for one in old} != {one.id for one in records}:
                 return False
+            inherit_places(documents, batch.column("id").to_pylist(), old)
             for one in documents:
                 # After an expired lease, the tries of the old record include its failure.
                 one["tries"] = old[0].get("tries", 0)
@@ -798,6 +805,14 @@ class MongoStore(SignallingStore):
         by, fields = self._hint(collection, HELD_INDEX), {**self._id_fields, **DOCUMENT_BYTES}
         cursor = collection.find({**FENCED, "_tag": tag}, fields, limit=limit, batch_size=limit, **by)
         return [(self._id_of(one), one["bytes"]) for one in cursor.sort(HELD_ORDER)]
+
+    def _last_due(self, queue: str, tag: str) -> int | None:
+        collection = self._queue_view(queue)
+        query, by = {**FENCED, "_tag": tag, "_mature": {"$type": "date"}}, self._hint(collection, HELD_INDEX)
+        cursor = collection.find(query, {"_mature": 1}, limit=1, **by)
+        for one in cursor.sort([("_mature", -1), ("_id", -1)]):
+            return int(one["_mature"])
+        return None
 
     def _renew(self, queue: str, tag: str, lease: int | None) -> int:
         collection = self._queue_view(queue)
@@ -1141,7 +1156,7 @@ class MongoStore(SignallingStore):
         return None
 
     def _peek(
-        self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int
+        self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int, span: Span = WHOLE
     ) -> Iterator[Records]:
         states = (FREE, HELD_BY_US, HELD_BY_OTHERS) if view == "messages" else (history_state(self.now()),)
         ids = [id_filter(one) for one in where if one.column == "id"]  # the same in every state
@@ -1150,13 +1165,23 @@ class MongoStore(SignallingStore):
             for state in states if limit else ():
                 for one in self._attempt(self._first_in_state, queue, state, where, ids, limit):
                     first.setdefault(id_of(one["_id"]), one)  # its state may have changed meanwhile
-            ordered = sorted(first.values(), key=lambda one: (sort_key(due_of(one)), sort_key(one["_id"])))
+            ordered = sorted(first.values(), key=_order_of)
             yield from (as_records(queue, page) for page in self._pages(ordered[:limit], rows))
             return
         # In the order of `_id`, which never changes: no message is returned twice. In pages, since
         # the caller may be slow.
         query = {"$and": [{"$or": [state.query_with(where) for state in states]}, *ids]}
-        yield from self._read_pages(lambda after: self._page_by_id(queue, query, after, rows))
+        yield from self._read_pages(lambda after: self._page_by_id(queue, query, after, rows, span))
+
+    def _sample(self, queue: str, view: View, size: int) -> Sample:
+        collection = self._queue_view(queue)
+        if view == "messages" and self._has_buckets(collection):
+            living = {"processed": None, self._rows_field: {"$exists": True}}
+            if collection.find_one(living, {"_id": 1}, **self._hint(collection, BUCKETS_INDEX)) is not None:
+                return Sample()
+        query = history_state(self._now()).query if view == "history" else {"processed": None}
+        by = self._hint(collection, READY_INDEX)
+        return sample_keys(collection, self._collection(queue), {**self._queue_fields(queue), **query}, size, **by)
 
     def _first_in_state(
         self, queue: str, state: DocumentState, where: Sequence[Condition], ids: list[Filter], limit: int
@@ -1170,15 +1195,21 @@ class MongoStore(SignallingStore):
         query = {"$and": [state.query_with(where), *ids]}
         return list(spend_documents(collection.find(query, limit=limit, **by).sort(state.order)))
 
-    def _page_by_id(self, queue: str, query: Filter, after: DocumentPlace | None, rows: int) -> Records:
-        """Return up to `rows` records in the order of `_id`, that follow `after`.
+    def _page_by_id(
+        self, queue: str, query: Filter, after: DocumentPlace | None, rows: int, span: Span = WHOLE
+    ) -> Records:
+        """Return up to `rows` records of a span in the order of `_id`, that follow `after`.
 
         The page ends early at PAGE_BYTES. Raises `OptionError` if the name of the queue is not
         allowed.
         """
         if after is not None:
             query = {"$and": [query, {"$or": filters_greater("_id", after.key)}]}
-        cursor = self._queue_view(queue).find(query, limit=rows, batch_size=rows, **ID_HINT)
+        # Bounds of the index hold for keys of all types; those of a filter, for one type only.
+        ends: Document = {} if span.high is None else {"max": {"_id": span.high}}
+        if span.low is not None:
+            ends["min"] = {"_id": span.low if after is None else after.key}
+        cursor = self._queue_view(queue).find(query, limit=rows, batch_size=rows, **ID_HINT, **ends)
         return self._read_page(queue, cursor.sort("_id", 1), rows, "_id")
 
     def _buckets(self, queue: str, id: str | None) -> Iterator[Records]:
@@ -1231,7 +1262,12 @@ class MongoStore(SignallingStore):
         self.check_queue(queue)
         if self._marks.read(queue, queue) is not Mark.ABSENT:
             self._database()[queue].drop()
-        self._marks.forget(queue)
+        self._marks.note_drop(queue)
+
+
+def _order_of(document: Document) -> tuple[Any, ...]:
+    """Return the sort key of a message: that of the order in which messages are reserved."""
+    return sort_key(due_of(document)), sort_key(document.get("_seq")), sort_key(document["_id"])
 
 
 def _to_raw_note(document: Document) -> RawNote:

@@ -1,8 +1,9 @@
 """Messages as Redis keeps them: JSON documents in the form of keuss.
 
-    {"_id":"…","payload":…,"tries":0,"hdrs":{…},"mature":ms}
+    {"_id":"…","payload":…,"tries":0,"hdrs":{…},"mature":ms,"pushed":ms}
 
-If the payload is base64, `,"type":"buffer"` follows `mature`.
+`pushed`, when the message was pushed, is ours: documents of keuss, of rfq and of older versions
+have none. If the payload is base64, `,"type":"buffer"` follows at the end.
 
 A document in exactly this form is read by cutting out its payload, without parsing JSON. A document
 that keuss has rewritten may have its fields in any order.
@@ -19,9 +20,8 @@ import struct
 import sys
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any
 
 import orjson
@@ -33,6 +33,9 @@ from spark_queue.messages.columns import build_json_messages, build_messages, he
 from spark_queue.messages.ids import SMALL_BATCH
 from spark_queue.messages.payload import text_or_bytes
 from spark_queue.stores.base import PAGE_BYTES, rejected_rows_error
+from spark_queue.stores.redis.json_fields import field_texts
+from spark_queue.stores.redis.keys import DueId
+from spark_queue.stores.redis.scores import score_text, scores_of
 from spark_queue.stores.support import damaged
 from spark_queue.stores.support.damaged import (
     MAX_QUOTED,
@@ -42,6 +45,7 @@ from spark_queue.stores.support.damaged import (
     first_readable,
     id_of,
     parse_mature,
+    parse_pushed,
     parse_tries,
     read_each,
     require,
@@ -53,11 +57,12 @@ CALL_BYTES = 8 << 20
 
 LARGEST_DOCUMENT = (512 << 20) - 4096  #: bytes: it must fit into one argument (`proto-max-bulk-len`)
 
-DueId = tuple[int, bytes]  #: due time (ms) and id of a message
 HistoryFields = tuple[int, str | None, str]  #: when a message was processed (ms), by which consumer, and its outcome
 
 #: The part of a document after the payload, as it was pushed.
-DOCUMENT_TAIL = re.compile(rb',"tries":(\d+),"hdrs":(\{.*\}),"mature":\d+(,"type":"buffer")?\}', re.DOTALL)
+DOCUMENT_TAIL = re.compile(
+    rb',"tries":(\d+),"hdrs":(\{.*\}),"mature":(\d+)(?:,"pushed":(\d{1,15}))?(,"type":"buffer")?\}', re.DOTALL
+)
 
 #: No JSON value ends like this. If a cut does, it has several fields: keuss has rewritten the
 #: document in its own order.
@@ -69,23 +74,31 @@ HISTORY_ENTRY = re.compile(
 )
 
 
-def pack_pieces(queue: str, batch: pa.RecordBatch, dues: Sequence[int], limit: int) -> Iterator[tuple[int, bytes]]:
+def pack_pieces(
+    queue: str, batch: pa.RecordBatch, dues: Sequence[int], pushed: Sequence[int | None], limit: int
+) -> Iterator[tuple[int, bytes]]:
     """Yield a PUSHES batch in pieces for push.lua, each with its number of messages.
 
-    A piece has at most `limit` records. If it has more than one, it has at most CALL_BYTES of
-    documents. Raises `MessageError` for a row whose document is too large for Redis.
+    `dues`, `pushed`: when each row is due, and was pushed (ms; `None` is not written). A piece has
+    at most `limit` records. If it has more than one, it has at most CALL_BYTES of documents. Raises
+    `MessageError` for a row whose document is too large for Redis.
     """
-    documents = to_documents(queue, batch, dues)
+    documents = to_documents(queue, batch, dues, pushed)
+    scores = scores_of(batch.column("id"), dues)
     if len(documents) <= min(limit, SMALL_BATCH) and sum(map(len, documents)) <= CALL_BYTES:
         names = [id.encode() for id in batch.column("id").to_pylist()]
         values = [b"%d" % sum(map(rows_of, batch.column("id").to_pylist()))]
-        values += [one for due, name in zip(dues, names, strict=True) for one in (b"%d" % due, name)]
+        values += [one for score, name in zip(scores, names, strict=True) for one in (score_text(score), name)]
         values += [one for pair in zip(names, documents, strict=True) for one in pair]
         strings = (b"\xdb%b%b" % (struct.pack(">I", len(one)), one) for one in values)
         yield int(values[0]), b"\xdd%b%b" % (struct.pack(">I", len(values)), b"".join(strings))
         return
     ids = batch.column("id").cast(pa.binary())
-    moments = pa.array(dues, pa.int64()).cast(pa.string()).cast(pa.binary())
+    moments = (
+        pa.array(dues, pa.int64()).cast(pa.string()).cast(pa.binary())
+        if scores is dues  # almost always
+        else pa.array(list(map(score_text, scores)), pa.binary())
+    )
     ends = list(itertools.accumulate(map(len, documents)))
     start = 0
     while start < len(ids):
@@ -115,12 +128,14 @@ def _pack_strings(*columns: pa.Array) -> pa.Buffer:
     return joined.buffers()[2].slice(0, pc.sum(pc.binary_length(joined)).as_py())
 
 
-def to_documents(queue: str, batch: pa.RecordBatch, dues: Sequence[int]) -> Sequence[bytes]:
+def to_documents(
+    queue: str, batch: pa.RecordBatch, dues: Sequence[int], pushed: Sequence[int | None]
+) -> Sequence[bytes]:
     """Return the documents of a PUSHES batch.
 
     Raises `MessageError` for a row whose document is too large for Redis.
     """
-    documents = _encode_documents(batch, dues)
+    documents = _encode_documents(batch, dues, pushed)
     largest = max(map(len, documents), default=0)
     if largest > LARGEST_DOCUMENT:
         row = next(row for row, one in enumerate(documents) if len(one) > LARGEST_DOCUMENT)
@@ -129,8 +144,9 @@ def to_documents(queue: str, batch: pa.RecordBatch, dues: Sequence[int]) -> Sequ
     return documents
 
 
-def _encode_documents(batch: pa.RecordBatch, dues: Sequence[int]) -> Sequence[bytes]:
-    if batch.num_rows > SMALL_BATCH and _are_ordinary(batch):  # by whole columns: almost always
+def _encode_documents(batch: pa.RecordBatch, dues: Sequence[int], pushed: Sequence[int | None]) -> Sequence[bytes]:
+    ends = {one: b"" if one is None else b',"pushed":%d' % one for one in set(pushed)}  # mostly one for all rows
+    if batch.num_rows > SMALL_BATCH and len(ends) == 1 and _are_ordinary(batch):  # by whole columns: almost always
         documents: Sequence[bytes] = pc.binary_join_element_wise(
             b'{"_id":"',
             batch.column("id").cast(pa.binary()),
@@ -140,12 +156,13 @@ def _encode_documents(batch: pa.RecordBatch, dues: Sequence[int]) -> Sequence[by
             batch.column("tries").cast(pa.string()).cast(pa.binary()),
             b',"hdrs":{},"mature":',
             pa.array(dues, pa.int64()).cast(pa.string()).cast(pa.binary()),
-            b"}",
+            ends[pushed[0]] + b"}",
             b"",
         ).to_pylist()
         return documents
     columns = (batch.column(name).to_pylist() for name in ("id", "payload", "payload_kind", "tries"))
-    return [_encode_document(*row) for row in zip(*columns, header_dicts(batch), dues, strict=True)]
+    rows = zip(*columns, header_dicts(batch), dues, map(ends.__getitem__, pushed), strict=True)
+    return [_encode_document(*row) for row in rows]
 
 
 def _are_ordinary(batch: pa.RecordBatch) -> bool:
@@ -159,20 +176,25 @@ def _are_ordinary(batch: pa.RecordBatch) -> bool:
     return not pc.any(pc.or_(escaped, pc.not_equal(batch.column("payload_kind"), "json"))).as_py()
 
 
-def _encode_document(id: str, payload: bytes, kind: str, tries: int, headers: dict[str, str], due: int) -> bytes:
-    end = b"}"
+def _encode_document(
+    id: str, payload: bytes, kind: str, tries: int, headers: dict[str, str], due: int, end: bytes
+) -> bytes:
+    """Return the document of a message. `end`: the fields that follow `mature`."""
     if kind == "text":
         payload = orjson.dumps(payload.decode())
     elif kind == "binary":
-        payload, end = b'"%b"' % base64.b64encode(payload), b',"type":"buffer"}'
+        payload, end = b'"%b"' % base64.b64encode(payload), end + b',"type":"buffer"'
     headers_json = orjson.dumps(headers) if headers else b"{}"
-    return b'{"_id":%b,"payload":%b,"tries":%d,"hdrs":%b,"mature":%d%b' % (
+    return b'{"_id":%b,"payload":%b,"tries":%d,"hdrs":%b,"mature":%d%b}' % (
         orjson.dumps(id), payload, tries, headers_json, due, end,
     )  # fmt: skip
 
 
-_Tail = tuple[int, dict[str, str] | None, bool]  # tries, headers, whether the payload is base64
-_Parts = tuple[bytes, str, dict[str, str] | None, int]  # payload, kind, headers, tries
+#: Tries, headers, when it was pushed (ms), and whether the payload is base64.
+_Tail = tuple[int, dict[str, str] | None, int | None, bool]
+
+#: Payload, kind, headers, tries, and when it was pushed (ms).
+_Parts = tuple[bytes, str, dict[str, str] | None, int, int | None]
 
 
 def as_records(
@@ -190,64 +212,86 @@ def as_records(
 
 def _read_batch(queue: str, rows: Sequence[DueId], documents: Sequence[bytes]) -> pa.RecordBatch:
     """Read all documents, fast. Raises one of UNREADABLE if one of them cannot be read."""
-    batch = _read_alike(queue, rows, documents) if len(rows) > SMALL_BATCH else None
+    dues, names = [int(due) for due, _ in rows], [id for _, id in rows]
+    batch = _read_alike(queue, dues, names, documents) if len(rows) > SMALL_BATCH else None
     if batch is not None:
         return batch
     tails: dict[bytes, _Tail | None] = {}  # a batch has few different ones
     parts = [
         _cut_document(id, document, tails) or _parse_document(document)
-        for (_, id), document in zip(rows, documents, strict=True)
+        for id, document in zip(names, documents, strict=True)
     ]
-    payloads, kinds, headers, tries = zip(*parts, strict=True)
-    return build_messages(
-        queue, [id.decode() for _, id in rows], payloads, kinds, headers, [due for due, _ in rows], tries
-    )
+    payloads, kinds, headers, tries, pushed = zip(*parts, strict=True)
+    return build_messages(queue, [id.decode() for id in names], payloads, kinds, headers, dues, tries, pushed)
 
 
 def _read_row(row: DueId, document: bytes, history: HistoryFields | None) -> damaged.Row:
     """Read one document. Raises `Unreadable` with the reason."""
     due, id = row
-    payload, kind, headers, tries = _cut_document(id, document, {}) or _parse_document(document)
+    payload, kind, headers, tries, pushed = _cut_document(id, document, {}) or _parse_document(document)
     require(id_of(id).encode() == id, "its id is not UTF-8 text")
-    return damaged.Row(id.decode(), payload, kind, headers, parse_mature(due), parse_tries(tries), history)
+    mature = parse_mature(int(due))
+    return damaged.Row(id.decode(), payload, kind, headers, mature, parse_tries(tries), history, pushed)
 
 
 def _raw_row(row: DueId, document: bytes, history: HistoryFields | None) -> damaged.Row:
     """Return the row for a document that cannot be read."""
     due, id = row
-    return damaged.Row(id_of(id), *text_or_bytes(document), None, first_readable(parse_mature, due), 0, history)
+    pushed = None
+    with suppress(ValueError, IndexError, RecursionError):  # perhaps it is a JSON object
+        pushed = _pushed_of(field_texts(document.decode()))
+    mature = first_readable(parse_mature, int(due))
+    return damaged.Row(id_of(id), *text_or_bytes(document), None, mature, 0, history, pushed)
 
 
-def _read_alike(queue: str, rows: Sequence[DueId], documents: Sequence[bytes]) -> pa.RecordBatch | None:
+def _read_alike(
+    queue: str, dues: Sequence[int], names: Sequence[bytes], documents: Sequence[bytes]
+) -> pa.RecordBatch | None:
     """Read documents by whole columns, if they are alike; else return `None`.
 
     Alike documents have exactly the form of a push, and objects or lists as payloads. Their ids
     have one length, and their tries and headers are the same.
     """
-    head = len(b'{"_id":"","payload":') + len(rows[0][1])
+    head = len(b'{"_id":"","payload":') + len(names[0])
     tail = documents[0][documents[0].rfind(b',"tries":') :]
     found, read = DOCUMENT_TAIL.fullmatch(tail), _parse_tail(tail)
-    if found is None or read is None or read[2]:
+    if found is None or read is None or read[3]:
         return None
-    tries, headers, _ = read
-    ids, texts = pa.array([id for _, id in rows], pa.binary()), pa.array(documents, pa.binary())
-    dues = pa.array([due for due, _ in rows], pa.int64())
-    start = tail[: tail.rfind(b":") + 1]
+    tries, headers, _, _ = read
+    ids, texts, moments = pa.array(names, pa.binary()), pa.array(documents, pa.binary()), pa.array(dues, pa.int64())
     payloads = pc.binary_slice(texts, head, -len(tail))
-    tests = (
+    # The numbers have as many digits in each document, and are cut out: faster than a text.
+    due, pushed = found.span(3), found.span(4)
+    parts = [(0, due[0]), (due[1], len(tail))] if found[4] is None else [(0, due[0]), (due[1], pushed[0])]
+    tests = [
         pc.equal(
             pc.binary_slice(texts, 0, head), pc.binary_join_element_wise(b'{"_id":"', ids, b'","payload":', b"")
         ),
-        pc.equal(
-            pc.binary_slice(texts, -len(tail)),
-            pc.binary_join_element_wise(start, dues.cast(pa.string()).cast(pa.binary()), b"}", b""),
-        ),
+        *(pc.equal(_cut(texts, part, len(tail)), tail[slice(*part)]) for part in parts),
+        pc.equal(pc.binary_slice(texts, -1), b"}"),
         pc.is_in(pc.binary_slice(payloads, 0, 1), pa.array([b"{", b"["])),
         pc.is_in(pc.binary_slice(payloads, -1), pa.array([b"}", b"]"])),
-    )
+    ]
     if not all(pc.all(test).as_py() for test in tests):
         return None
-    return build_json_messages(queue, ids, payloads, headers, dues, tries)
+    try:
+        if not _numbers(texts, due, len(tail)).equals(moments):
+            return None
+        moments_of_push = None if found[4] is None else _numbers(texts, pushed, len(tail))
+    except pa.ArrowInvalid:  # one has more digits
+        return None
+    return build_json_messages(queue, ids, payloads, headers, moments, tries, moments_of_push)
+
+
+def _cut(texts: pa.Array, part: tuple[int, int], tail: int) -> pa.Array:
+    """Return a part of the ends of texts. `tail`: how long the ends are."""
+    first, last = part
+    return pc.binary_slice(texts, first - tail, last - tail if last < tail else None)
+
+
+def _numbers(texts: pa.Array, part: tuple[int, int], tail: int) -> pa.Array:
+    """Return a part of the ends of texts as numbers. Raises `ArrowInvalid` for another text."""
+    return _cut(texts, part, tail).cast(pa.string()).cast(pa.int64())
 
 
 def _cut_document(id: bytes, document: bytes, tails: dict[bytes, _Tail | None]) -> _Parts | None:
@@ -261,11 +305,11 @@ def _cut_document(id: bytes, document: bytes, tails: dict[bytes, _Tail | None]) 
     found = tails[tail]
     if found is None or text.endswith(NOT_PAYLOAD_ENDINGS):
         return None
-    tries, headers, buffer = found
+    tries, headers, pushed, buffer = found
     if text[:1] not in b'" \t\r\n':
-        return text, "json", headers, tries
+        return text, "json", headers, tries, pushed
     try:
-        return *_parse_payload(text, buffer), headers, tries
+        return *_parse_payload(text, buffer), headers, tries, pushed
     except ValueError:
         return None
 
@@ -275,7 +319,9 @@ def _parse_tail(tail: bytes) -> _Tail | None:
     if not found:
         return None
     try:
-        return int(found[1]), None if found[2] == b"{}" else _parse_headers(found[2]), found[3] is not None
+        headers = None if found[2] == b"{}" else _parse_headers(found[2])
+        pushed = parse_pushed(int(found[4])) if found[4] else None
+        return int(found[1]), headers, pushed, found[5] is not None
     except orjson.JSONDecodeError:
         return None
 
@@ -286,7 +332,7 @@ def _parse_document(document: bytes) -> _Parts:
     Raises `Unreadable` with the reason.
     """
     try:
-        fields = _field_texts(document.decode())
+        fields = field_texts(document.decode())
     except UnicodeDecodeError as error:
         raise Unreadable(f"its document is not UTF-8 text ({error.reason} at byte {error.start})") from error
     except (ValueError, IndexError, RecursionError) as error:
@@ -299,7 +345,16 @@ def _parse_document(document: bytes) -> _Parts:
         count = 0 if tries == "null" else parse_tries(float(tries))
     except ValueError as error:
         raise Unreadable(f"its tries is {tries[:MAX_QUOTED]}, not a number of failures") from error
-    return *_parse_payload(payload, fields.get("type") == '"buffer"'), parsed_headers, count
+    content = _parse_payload(payload, fields.get("type") == '"buffer"')
+    return *content, parsed_headers, count, _pushed_of(fields)
+
+
+def _pushed_of(fields: Mapping[str, str]) -> int | None:
+    """Return when a message was pushed (ms), from the texts of its fields; `None` if unknown."""
+    try:
+        return parse_pushed(float(fields["pushed"]))
+    except (KeyError, ValueError):
+        return None
 
 
 def _parse_payload(text: bytes, buffer: bool) -> tuple[bytes, str]:
@@ -317,39 +372,6 @@ def _parse_headers(text: bytes) -> dict[str, str]:
     """Return headers from a JSON object. keuss also keeps numbers and booleans in them."""
     values = orjson.loads(text).items()
     return {name: value if isinstance(value, str) else orjson.dumps(value).decode() for name, value in values}
-
-
-_scan_value = json.JSONDecoder(parse_int=str, parse_float=str).raw_decode
-_SPACE = re.compile(r"[ \t\r\n]*")
-
-
-def _field_texts(text: str) -> dict[str, str]:
-    """Return the fields of a JSON object, each value as its text.
-
-    Raises `ValueError` or `IndexError` if the text is not a JSON object.
-    """
-
-    def skip_space(at: int) -> int:
-        space = _SPACE.match(text, at)
-        return space.end() if space else at
-
-    def expect(mark: str, at: int) -> int:
-        at = skip_space(at)
-        if text[at] != mark:
-            raise ValueError(f"{mark} expected at {at}")
-        return skip_space(at + 1)
-
-    found: dict[str, str] = {}
-    at = expect("{", 0)
-    while text[at] != "}":
-        if found:
-            at = expect(",", at)
-        name, at = scanstring(text, at + 1)
-        at = expect(":", at)
-        _, end = _scan_value(text, at)
-        found[name] = text[at:end]
-        at = skip_space(end)
-    return found
 
 
 def read_entry(entry: bytes) -> tuple[int, HistoryFields, bytes]:

@@ -1,14 +1,20 @@
 """Names in Redis: the keys of queues, stages and notes, and the members of `held`.
 
-A member of `held` is a *run*: a tag, a due time, and the ids of messages that are due then. See
-`lua/common.lua`.
+A member of `held` is a *run*: a tag, a due time, and the ids of messages that are due then, with
+the parts of a ms that their scores had. See `lua/common.lua`.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from spark_queue.stores.redis.documents import DueId
+DueId = tuple[float, bytes]  #: when a message is due (ms) and its id; within a queue, its score for the former
+
+#: Into how many parts a ms is divided: a score, which is a double, has room for them until 2248.
+PARTS = 1024
+
+#: The byte before a number of parts in a run.
+PART_MARK = 0xFF
 
 DEFAULT_LAYOUT = "redis-oq"  #: the layout of a URL without `layout=`
 
@@ -94,25 +100,42 @@ def note_key(key: str, layout: str = DEFAULT_LAYOUT) -> str:
 # --- runs -----------------------------------------------------------------------------------------
 
 
-def single_run(tag: str | bytes, due: int, id: str | bytes) -> bytes:
-    """Return a message as a run of one message. `due`: ms."""
+def single_run(tag: str | bytes, due: float, id: str | bytes) -> bytes:
+    """Return a message as a run of one message. `due`: its score, ms with parts."""
     tag, id = (one.encode() if isinstance(one, str) else one for one in (tag, id))
-    return b"%b\0%015d\0%b" % (tag, due, id)
+    moment = int(due)
+    parts = int((due - moment) * PARTS)
+    return b"%b\0%015d\0%b%b" % (tag, moment, b"\xff%04d\0" % parts if parts > 0 else b"", id)
 
 
 def ids_of(run: bytes) -> list[bytes]:
     """Return the ids of the messages of a run."""
-    return run.split(b"\0")[2:]
+    ids = run.split(b"\0")[2:]
+    return [id for id in ids if not (id[0] == PART_MARK and _is_mark(id))] if PART_MARK in run else ids
 
 
-def messages_of(run: bytes) -> list[tuple[bytes, int, bytes]]:
-    """Return the messages of a run: tag, due time (ms) and id of each."""
+def messages_of(run: bytes) -> list[tuple[bytes, float, bytes]]:
+    """Return the messages of a run: tag, score (ms with parts) and id of each."""
     tag, due, *ids = run.split(b"\0")
     moment = int(due)
-    return [(tag, moment, id) for id in ids]
+    if PART_MARK not in run:
+        return [(tag, moment, id) for id in ids]
+    found: list[tuple[bytes, float, bytes]] = []
+    score: float = moment
+    for id in ids:
+        if id[0] == PART_MARK and _is_mark(id):
+            score = moment + int(id[1:]) / PARTS
+        else:
+            found.append((tag, score, id))
+    return found
+
+
+def _is_mark(text: bytes) -> bool:
+    """Return whether this text, which begins as a mark, is one. The store renames such ids."""
+    return len(text) == 5 and text[1:].isdigit()
 
 
 def due_and_id(member: bytes) -> DueId:
-    """Return the due time (ms) of a run and its ids as one text: the sort key of runs."""
+    """Return the score of a run and its ids as one text: the sort key of runs."""
     at = member.index(b"\0")
-    return int(member[at + 1 : at + 16]), member[at + 17 :]
+    return int(member[at + 1 : at + 16]), member[at + 17 :]  # the text begins with the parts, if there are any

@@ -44,9 +44,10 @@ from spark_queue.messages.json_text import load_json
 from spark_queue.messages.schema import MESSAGES
 from spark_queue.options.url import StoreUrl
 from spark_queue.stores.base import PAGE_ROWS, rejected_rows_error
-from spark_queue.stores.redis.documents import DueId, as_records
-from spark_queue.stores.redis.keys import key_prefix
+from spark_queue.stores.redis.documents import as_records
+from spark_queue.stores.redis.keys import DueId, key_prefix
 from spark_queue.stores.redis.store import SCRIPT_CHUNK, RedisStore, load_scripts
+from spark_queue.stores.spans import WHOLE, Sample, Span
 from spark_queue.stores.support.damaged import Records, filter_records, first_records, id_of
 from spark_queue.stores.types import Condition, DeadLetterInfo, LayoutFeature, Selection, View
 
@@ -105,14 +106,18 @@ class ListStore(RedisStore):
 
     # --- reading ----------------------------------------------------------------------------------
 
+    def _sample(self, queue: str, view: View, size: int) -> Sample:
+        # Messages move within the list, and those of keuss have no ids.
+        return super()._sample(queue, view, size) if view == "history" else Sample()
+
     def _peek(
-        self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int
+        self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int, span: Span = WHOLE
     ) -> Iterator[Records]:
         if view == "history" or limit == 0:
-            yield from super()._peek(queue, where, limit, view, rows)
+            yield from super()._peek(queue, where, limit, view, rows, span)
             return
         free, held, waiting = self._attempt(self._snapshot, queue)
-        indexed = self._document_pages(queue, "messages", free + held, rows)
+        indexed = self._document_pages(queue, "messages", sorted(free + held), rows)
         parts = chain(self._read_lists(queue, waiting, {id for _, id in free + held}, rows), indexed)
         pages = (filter_records(as_records(queue, *part), where) for part in parts)
         yield from first_records(pages, MESSAGES, limit, rows)
@@ -149,7 +154,7 @@ class RfqStore(ListStore):
 
     layout_name: ClassVar[str] = "rfq"
     parameters: ClassVar[tuple[str, ...]] = (*ListStore.parameters, "front")
-    unsupported: ClassVar[frozenset[LayoutFeature]] = frozenset({"order", "payloads", "buckets", "holds"})
+    unsupported: ClassVar[frozenset[LayoutFeature]] = frozenset({"order", "payloads", "buckets", "holds", "pushed"})
     unsupported_payloads: ClassVar[tuple[object, ...]] = (
         None, True, 1, 1.5, "text", [], {}, ["a"], {"a": None}, {"a": {}}, {"a": [1]},
     )  # fmt: skip

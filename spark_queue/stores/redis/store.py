@@ -27,6 +27,7 @@ of 13 digits: for keuss, a message due before 2001-09-09 is not due yet.
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections import Counter
@@ -44,7 +45,7 @@ import redis
 from spark_queue.errors import NotAQueue, StoreError
 from spark_queue.messages.batching import batch_by_size
 from spark_queue.messages.buckets import MAX_BUCKET_BYTES, ClaimLimit, Record
-from spark_queue.messages.columns import due_ms
+from spark_queue.messages.columns import due_ms, pushed_ms
 from spark_queue.messages.schema import BUCKET_PREFIX, HISTORY
 from spark_queue.messages.times import MAX_TIME_MS
 from spark_queue.options.masking import cause_without_secrets, mask
@@ -52,12 +53,14 @@ from spark_queue.options.url import StoreUrl
 from spark_queue.stores.base import PAGE_BYTES, PAGE_ROWS
 from spark_queue.stores.redis.address import RedisAddress
 from spark_queue.stores.redis.connections import ServerConnections, pool_text
-from spark_queue.stores.redis.documents import CALL_BYTES, DueId, as_records, pack_pieces, read_entry, to_documents
+from spark_queue.stores.redis.documents import CALL_BYTES, as_records, pack_pieces, read_entry, to_documents
 from spark_queue.stores.redis.failures import is_away, to_store_error
 from spark_queue.stores.redis.foreign import expected_type, find_foreign
 from spark_queue.stores.redis.keys import (
     DEFAULT_LAYOUT,
+    PARTS,
     Chunk,
+    DueId,
     Keys,
     due_and_id,
     ids_of,
@@ -71,6 +74,7 @@ from spark_queue.stores.redis.signals import RedisSubscription
 from spark_queue.stores.services import eviction
 from spark_queue.stores.services.listener import Subscription
 from spark_queue.stores.services.signals import SignallingStore
+from spark_queue.stores.spans import WHOLE, Sample, Span
 from spark_queue.stores.support.budget import current_budget, spend
 from spark_queue.stores.support.counters import Counts, Statistics
 from spark_queue.stores.support.damaged import EMPTY_PAGE, Records, filter_records, first_records, id_of
@@ -114,7 +118,10 @@ def load_scripts(
     `chunk`: most messages of one call. `run`: most messages of one member of `held`. `page`: bytes
     of documents after which a call stops reading.
     """
-    common = f"local CHUNK, RUN, BYTES, NEVER, BUCKET_BYTES = {chunk}, {run}, {page}, {NO_END}, {MAX_BUCKET_BYTES}\n"
+    constants = {
+        "CHUNK": chunk, "RUN": run, "BYTES": page, "NEVER": NO_END, "BUCKET_BYTES": MAX_BUCKET_BYTES, "PARTS": PARTS,
+    }  # fmt: skip
+    common = f"local {', '.join(constants)} = {', '.join(map(str, constants.values()))}\n"
     heads = [LUA_DIRECTORY / "common.lua"]
     if layout != DEFAULT_LAYOUT:
         heads += [LUA_DIRECTORY / name / f"{name}.lua" for name in ("lists", layout)]
@@ -262,15 +269,25 @@ class RedisStore(SignallingStore):
     # --- push -------------------------------------------------------------------------------------
 
     def _push(self, queue: str, batch: pa.RecordBatch) -> int:
-        dues = due_ms(batch, self._now())
-        parts = list(pack_pieces(queue, batch, dues, SCRIPT_CHUNK))  # a list: all are checked before one is sent
+        parts = self._pack_pieces(queue, batch)
         return sum(self._run("push", queue, part) for _, part in self._push_order(parts))
+
+    def _pack_pieces(self, queue: str, batch: pa.RecordBatch) -> list[tuple[int, bytes]]:
+        """Return a batch in pieces: see `pack_pieces`. All are checked before one is sent.
+
+        Raises `StoreError`, and `MessageError` as `pack_pieces` does.
+        """
+        now = self._now()
+        return list(pack_pieces(queue, batch, due_ms(batch, now), self._pushed_ms(batch, now), SCRIPT_CHUNK))
+
+    def _pushed_ms(self, batch: pa.RecordBatch, now: int | None) -> Sequence[int | None]:
+        """Return when rows were pushed, as the layout stores it: see `pushed_ms`."""
+        return [None] * batch.num_rows if "pushed" in self.unsupported else pushed_ms(batch, now)
 
     # --- stage and publish ------------------------------------------------------------------------
 
     def _stage(self, queue: str, stage: str, part: str, batch: pa.RecordBatch) -> None:
-        dues = due_ms(batch, self._now())
-        contents = list(pack_pieces(queue, batch, dues, SCRIPT_CHUNK))
+        contents = self._pack_pieces(queue, batch)
         chunks = [
             Chunk(stage, f"{part}.{number:06}.{rows}", queue, self.layout_name)
             for number, (rows, _) in enumerate(contents)
@@ -362,10 +379,11 @@ class RedisStore(SignallingStore):
         low, start = (after[0] if after else "-inf"), 0
         while True:
             with self._connection() as client:
+                now = _time_ms(client.time())
                 found = client.zrangebyscore(
-                    self._keys(queue).moments, low, _time_ms(client.time()), start, PAGE_ROWS, withscores=True
+                    self._keys(queue).moments, low, f"({now + 1}", start, PAGE_ROWS, withscores=True
                 )
-            spare = [row for row in ((_score_ms(score), id) for id, score in found) if after is None or row > after]
+            spare = [row for row in ((_place(score), id) for id, score in found) if after is None or row > after]
             for part, documents in self._document_pages(queue, "messages", spare, rows):
                 return as_records(queue, part, documents)._replace(after=part[-1])
             if len(found) < PAGE_ROWS:
@@ -374,7 +392,8 @@ class RedisStore(SignallingStore):
 
     def _replace_records(self, queue: str, tag: str | None, records: Sequence[Record], batch: pa.RecordBatch) -> bool:
         dues = due_ms(batch, 0)
-        rows = zip(batch.column("id").to_pylist(), dues, to_documents(queue, batch, dues), strict=True)
+        documents = to_documents(queue, batch, dues, self._pushed_ms(batch, None))
+        rows = zip(batch.column("id").to_pylist(), dues, documents, strict=True)
         new = list(chain.from_iterable(rows))
         old = [single_run(tag or "", one.mature, one.id) for one in records]
         return bool(self._run("recast", queue, tag or "", len(new), *new, *old))
@@ -408,6 +427,12 @@ class RedisStore(SignallingStore):
             some = ids[at : at + SCRIPT_CHUNK]
             found += zip(map(id_of, some), self._run("bytes", queue, *some), strict=True)
         return found
+
+    def _last_due(self, queue: str, tag: str) -> int | None:
+        with self._connection() as client:
+            for run in client.zrevrangebylex(self._keys(queue).held, f"({tag}\1", f"[{tag}\0", 0, 1):
+                return int(due_and_id(run)[0])
+        return None
 
     def _renew(self, queue: str, tag: str, lease: int | None) -> int:
         tags = [one for one, _ in self._lease_ends(queue, tag)]
@@ -767,22 +792,25 @@ class RedisStore(SignallingStore):
         return _score_ms(first[0][1]) - _time_ms(now)
 
     def _peek(
-        self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int
+        self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int, span: Span = WHOLE
     ) -> Iterator[Records]:
         if limit == 0:
             return
         if view == "history":
-            yield from self._peek_history(queue, where, limit, rows)
+            yield from self._peek_history(queue, where, limit, rows, span)
             return
         ids = _ids_in_conditions(where)
         if ids is not None:
             ids |= set(self._attempt(self._bucket_ids, queue))
-        free, held, _ = self._attempt(self._snapshot, queue, ids, None if where else limit)
-        found = [
-            (due, id)
-            for due, id in free + held
-            if id.startswith(BUCKET_ID_PREFIX) or (_meets(where, "mature", due) and _meets(where, "id", id_of(id)))
-        ]
+        free, held, _ = self._attempt(self._snapshot, queue, ids, None if where else limit, span)
+        found = free + held
+        if where:
+            found = [
+                (due, id)
+                for due, id in found
+                if id.startswith(BUCKET_ID_PREFIX)
+                or (_meets(where, "mature", int(due)) and _meets(where, "id", id_of(id)))
+            ]
         if limit is not None:
             found.sort()
             if not any(one.column == "tries" for one in where):
@@ -797,10 +825,10 @@ class RedisStore(SignallingStore):
                 return
 
     def _peek_history(
-        self, queue: str, where: Sequence[Condition], limit: int | None, rows: int
+        self, queue: str, where: Sequence[Condition], limit: int | None, rows: int, span: Span
     ) -> Iterator[Records]:
         def pages() -> Iterator[Records]:
-            kept = self._attempt(self._history_ids, queue)
+            kept = [id for id in self._attempt(self._history_ids, queue) if _is_within(id, span)]
             ids = _ids_in_conditions(where)
             found = [(0, id) for id in kept if ids is None or id in ids or id.startswith(BUCKET_ID_PREFIX)]
             for part, entries in self._document_pages(queue, "history", found, rows):
@@ -809,6 +837,14 @@ class RedisStore(SignallingStore):
                 yield filter_records(as_records(queue, named, documents, processed), where)
 
         yield from first_records(pages(), HISTORY, limit, rows)
+
+    def _sample(self, queue: str, view: View, size: int) -> Sample:
+        keys = self._keys(queue)
+        key = keys.processed if view == "history" else keys.moments
+        with self._connection() as client:
+            if view == "messages" and client.zcard(keys.buckets):
+                return Sample()
+            return Sample(sorted(client.zrandmember(key, size)), client.zcard(key))
 
     def _buckets(self, queue: str, id: str | None) -> Iterator[Records]:
         ids = self._attempt(self._bucket_ids, queue) if id is None else [id.encode()]
@@ -833,11 +869,11 @@ class RedisStore(SignallingStore):
             return found
 
     def _snapshot(
-        self, queue: str, ids: Iterable[bytes] | None = None, first: int | None = None
+        self, queue: str, ids: Iterable[bytes] | None = None, first: int | None = None, span: Span = WHOLE
     ) -> tuple[list[DueId], list[DueId], list[list[bytes]]]:
         """Return the free messages, the held ones, and the lists of messages, at one moment.
 
-        Return all messages of the queue, or those of `ids`, or enough to contain the `first` in
+        Return all messages of a span, or those of `ids` in it, or enough to contain the `first` in
         order. They are unordered. Each has its due time (ms), even if it is held. Raises
         `StoreError`.
         """
@@ -867,7 +903,10 @@ class RedisStore(SignallingStore):
                     if not whole:
                         raise
             pairs = answers if wanted is None else zip(wanted, answers, strict=True)
-            scores = {id: score for id, score in pairs if score is not None}
+            low, high = span.low or b"", span.high
+            scores = {
+                id: score for id, score in pairs if score is not None and id >= low and (high is None or id < high)
+            }
             lease_ends: dict[bytes, set[float]] = {}
             for name, end in leases:
                 lease_ends.setdefault(name.rstrip(b"\0"), set()).add(end)
@@ -879,7 +918,7 @@ class RedisStore(SignallingStore):
             for id, (tag, due) in holders.items()
             if (scores.get(id) or later_scores.get(id)) in lease_ends.get(tag, ())
         }
-        free = [(_score_ms(score), id) for id, score in scores.items() if id not in held]
+        free = [(_place(score), id) for id, score in scores.items() if id not in held]
         return free, [(due, id) for id, due in held.items()], waiting
 
     def _spend_snapshot(self, client: Any, queue: str, ids: Sequence[bytes] | None, first: int | None) -> None:
@@ -1049,6 +1088,11 @@ def _score_ms(score: float) -> int:
     return int(min(max(score, -NO_END), NO_END))
 
 
+def _place(score: float) -> float:
+    """Return a score as a time within our range (ms, with parts)."""
+    return math.floor(min(max(score, -NO_END), NO_END) * PARTS) / PARTS
+
+
 def _to_sizes(answer: Sequence[Any]) -> Sizes:
     """Return the sizes from the answer of sizes.lua."""
     # An answer ends before its first nil, which is `first` in an empty queue.
@@ -1075,6 +1119,10 @@ def _to_note(value: bytes | None, version: bytes | None, written: bytes | None) 
 def _escape_pattern(text: str) -> str:
     """Return a pattern of SCAN that matches only this text."""
     return re.sub(r"[]\\*?[]", r"\\\g<0>", text)
+
+
+def _is_within(id: bytes, span: Span) -> bool:
+    return (span.low is None or id >= span.low) and (span.high is None or id < span.high)
 
 
 def _meets(where: Sequence[Condition], column: str, value: int | str) -> bool:

@@ -26,6 +26,7 @@ from spark_queue.stores.support.damaged import (
     first_readable,
     id_of,
     parse_mature,
+    parse_pushed,
     parse_tries,
     read_each,
     require,
@@ -36,10 +37,10 @@ from spark_queue.stores.support.damaged import (
 #: The columns of a message in a SELECT. `others` is NULL for most messages: JSON without headers
 #: that has not failed.
 _READ_COLUMNS = (
-    "id, payload, mature, CASE WHEN kind <> 'json' OR headers IS NOT NULL OR tries <> 0 "
+    "id, payload, mature, pushed, CASE WHEN kind <> 'json' OR headers IS NOT NULL OR tries <> 0 "
     "THEN json_array(kind, headers, tries) END AS others"
 )
-_RAW_COLUMNS = ("id", "payload", "mature", "kind", "headers", "tries")
+_RAW_COLUMNS = ("id", "payload", "mature", "kind", "headers", "tries", "pushed")
 _HISTORY_COLUMNS = ("processed", "consumer", "outcome")
 _KINDS = {"json", "text", "binary"}
 
@@ -60,17 +61,17 @@ class BrokenText(bytes):
 
 
 class RowPlace(NamedTuple):
-    """The place of a record in the order of its queue: the raw values of its columns."""
+    """The place of a record in the order of its queue: the raw value of its due time, its rowid."""
 
     mature: Any
-    id: Any
+    rowid: int
 
 
 def after_clause(after: RowPlace | None) -> tuple[str, tuple[Any, ...]]:
     """Return the WHERE clause of the records after a place, and its values. `None` matches all."""
-    place = RowPlace(-(2**63), "") if after is None else after
-    values = ["CAST(? AS TEXT)" if isinstance(one, BrokenText) else "?" for one in place]
-    return f"(mature, id) > ({', '.join(values)})", place
+    place = RowPlace(-(2**63), -(2**63)) if after is None else after
+    mature = "CAST(? AS TEXT)" if isinstance(place.mature, BrokenText) else "?"
+    return f"(mature, rowid) > ({mature}, ?)", place
 
 
 def ids_clause(ids: Sequence[str] | None) -> tuple[str, tuple[Any, ...]]:
@@ -100,9 +101,9 @@ def read_records(
     yielded = 0
     history_columns = _HISTORY_COLUMNS if history else ()
     try:
-        cursor = db.execute(f"SELECT {', '.join((_READ_COLUMNS, *history_columns))} {source}", values)
+        cursor = db.execute(f"SELECT {', '.join((_READ_COLUMNS, *history_columns))}, rowid {source}", values)
         for part in _fetch_parts(cursor, rows, itemgetter(1)):
-            page = Records(_to_batch(queue, part), RowPlace(part[-1][2], part[-1][0]))
+            page = Records(_to_batch(queue, part), RowPlace(part[-1][2], part[-1][-1]))
             yielded += len(part)
             yield page
         return
@@ -112,14 +113,12 @@ def read_records(
         if not any(one in str(error) for one in ("JSON", "UTF-8")):
             raise
     names = ", ".join(f"typeof({one}), CAST({one} AS BLOB)" for one in (*_RAW_COLUMNS, *history_columns))
-    cursor = db.execute(f"SELECT {names} {source}", values)
+    cursor = db.execute(f"SELECT {names}, rowid {source}", values)
     for _ in range(yielded):
         cursor.fetchone()
     for part in _fetch_parts(cursor, rows, lambda row: row[3] or b""):
-        raw_rows = [tuple(map(_parse_value, row[::2], row[1::2])) for row in part]
-        yield read_each(queue, raw_rows, _read_row, _raw_row)._replace(
-            after=RowPlace(raw_rows[-1][2], raw_rows[-1][0])
-        )
+        raw_rows = [tuple(map(_parse_value, row[:-1:2], row[1::2])) for row in part]
+        yield read_each(queue, raw_rows, _read_row, _raw_row)._replace(after=RowPlace(raw_rows[-1][2], part[-1][-1]))
 
 
 def _fetch_parts(
@@ -146,7 +145,7 @@ def _to_batch(queue: str, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
 
     Raises one of UNREADABLE for a value of a wrong type.
     """
-    ids, payloads, mature, others, *history = zip(*rows, strict=True)
+    ids, payloads, mature, pushed, others, *history, _ = zip(*rows, strict=True)
     check_types(ids, str)
     check_types(payloads, bytes)
     if any(others):
@@ -154,10 +153,10 @@ def _to_batch(queue: str, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
         kinds, headers, tries = zip(*parsed_others, strict=True)
         require(set(kinds) <= _KINDS, "a kind is unknown")
         parsed_headers = [None if one is None else orjson.loads(one) for one in headers]
-        batch = build_messages(queue, ids, payloads, kinds, parsed_headers, mature, tries)
+        batch = build_messages(queue, ids, payloads, kinds, parsed_headers, mature, tries, pushed)
     else:
         columns = pa.array(ids, pa.string()), pa.array(payloads, pa.binary())
-        batch = build_json_messages(queue, *columns, None, pa.array(mature, pa.int64()), 0)
+        batch = build_json_messages(queue, *columns, None, pa.array(mature, pa.int64()), 0, pushed)
     return with_history(batch, *history) if history else batch
 
 
@@ -182,13 +181,14 @@ def _parse_value(kind: str, content: bytes | None) -> Any:
 
 def _read_row(row: tuple[Any, ...]) -> Row:
     """Read one row. Raises `Unreadable` with the reason if it is damaged."""
-    id, payload, mature, kind, headers, tries, *history = row
+    id, payload, mature, kind, headers, tries, pushed, *history = row
     require(type(id) is str, f"its id is {describe_value(id)}, not text")
     require(type(payload) is bytes, f"its payload is {describe_value(payload)}, not a blob")
     require(kind in _KINDS, f"its kind is {describe_value(kind)}, not one of {', '.join(sorted(_KINDS))}")
     return Row(
-        id, payload, kind, _parse_headers(headers), parse_mature(mature), parse_tries(tries), _history_entry(history)
-    )
+        id, payload, kind, _parse_headers(headers), parse_mature(mature), parse_tries(tries), _history_entry(history),
+        parse_pushed(pushed),
+    )  # fmt: skip
 
 
 def _parse_headers(value: Any) -> dict[str, str] | None:
@@ -206,12 +206,14 @@ def _parse_headers(value: Any) -> dict[str, str] | None:
 
 def _raw_row(row: tuple[Any, ...]) -> Row:
     """Return the row for one that cannot be read. Its payload is the raw row as JSON."""
-    id, _, mature, _, _, tries, *history = row
+    id, _, mature, _, _, tries, pushed, *history = row
     shown_id = id if type(id) is str else text_of_bytes(id) if isinstance(id, bytes) else str(id)
     raw = {name: _jsonable(one) for name, one in zip(_RAW_COLUMNS, row, strict=False)}
+    if pushed is None:
+        del raw["pushed"]  # so that the digest is that of older versions
     digest = digest_header(to_json({name: one for name, one in raw.items() if name not in ("mature", "tries")}))
     due, failed = first_readable(parse_mature, mature), first_readable(parse_tries, tries)
-    return Row(shown_id, to_json(raw), "json", digest, due, failed, _history_entry(history))
+    return Row(shown_id, to_json(raw), "json", digest, due, failed, _history_entry(history), parse_pushed(pushed))
 
 
 def _jsonable(value: Any) -> Any:

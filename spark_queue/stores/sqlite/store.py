@@ -29,18 +29,21 @@ import pyarrow.compute as pc
 from spark_queue.errors import OptionError, StoreError, StoreUnavailable, did_you_mean, plural
 from spark_queue.messages.arrow_bytes import DamagedBytes, append_digest, from_bytes_with_digest, to_bytes
 from spark_queue.messages.buckets import ClaimLimit, Record, are_buckets, count_rows, rows_of, select_records
-from spark_queue.messages.columns import due_ms, header_dicts, slice_by_size, with_due_time
-from spark_queue.messages.schema import BUCKET_PREFIX, PUSHES
+from spark_queue.messages.columns import due_ms, header_dicts, pushed_ms, slice_by_size, with_due_time
+from spark_queue.messages.schema import BUCKET_PREFIX, PUSHES, WRITTEN
 from spark_queue.messages.times import MAX_TIME_MS
 from spark_queue.options.masking import mask
 from spark_queue.stores.base import PAGE_ROWS, Store
+from spark_queue.stores.spans import WHOLE, Sample, Span
 from spark_queue.stores.sqlite.change_poll import ChangePoll
 from spark_queue.stores.sqlite.change_watch import ChangeWatch
 from spark_queue.stores.sqlite.counting import MESSAGES_OF_RECORD, count_matching, count_messages, extra_messages
 from spark_queue.stores.sqlite.file import BYTES_OF, Connection, FileId, FileUrl, OpenFiles, connect, file_mismatch
 from spark_queue.stores.sqlite.foreign import is_foreign
 from spark_queue.stores.sqlite.forks import sqlite_call
+from spark_queue.stores.sqlite.places import next_place, places_up_to
 from spark_queue.stores.sqlite.records import ADD_TRIES, SOUND_ROW, RowPlace, after_clause, ids_clause, read_records
+from spark_queue.stores.sqlite.sampling import sample_records, span_clause
 from spark_queue.stores.sqlite.shared_connection import SharedConnection
 from spark_queue.stores.support.budget import current_budget, spend
 from spark_queue.stores.support.counters import ACTS, Counts, Statistics
@@ -72,6 +75,7 @@ from spark_queue.stores.types import (
 #:
 #: Rows have the id of their queue, not its name: that keeps rows and indexes short.
 #: `message.lease` is the lease that holds the message, NULL while it is free.
+#: `message.rowid` is the place of the message: see `places.py`.
 #: Times are ms since 1970.
 SCHEMA = (
     """
@@ -95,8 +99,8 @@ CREATE TABLE history (
 CREATE INDEX history_queue ON history (queue, mature, id);
 CREATE INDEX history_until ON history (until);
 """,
-    # `rows`: an Arrow IPC stream of a PUSHES batch in which each message has `mature`, then its
-    # digest. Older versions wrote no digest and ignore it.
+    # `rows`: an Arrow IPC stream of a WRITTEN batch in which each message has `mature`, then its
+    # digest. Older versions wrote a PUSHES batch, and at first no digest.
     """
 CREATE TABLE staged (stage TEXT NOT NULL, part TEXT NOT NULL, queue TEXT NOT NULL, size INTEGER NOT NULL, rows BLOB);
 CREATE UNIQUE INDEX staged_part ON staged (stage, part);
@@ -126,6 +130,20 @@ CREATE TABLE statistics (
     """
 ALTER TABLE note ADD COLUMN written INTEGER;
 """,
+    # Messages of the same due time are in the order of their rowid, which ends each index.
+    """
+DROP INDEX message_free;
+CREATE INDEX message_free ON message (queue, mature) WHERE lease IS NULL;
+DROP INDEX message_held;
+CREATE INDEX message_held ON message (lease, mature) WHERE lease IS NOT NULL;
+DROP INDEX history_queue;
+CREATE INDEX history_queue ON history (queue, mature);
+""",
+    # NULL for messages that an older version pushed.
+    """
+ALTER TABLE message ADD COLUMN pushed INTEGER;
+ALTER TABLE history ADD COLUMN pushed INTEGER;
+""",
 )
 SCHEMA_VERSION = len(SCHEMA)
 
@@ -135,7 +153,7 @@ NOW = "SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
 #: The id of the queue with a name; NULL if there is none.
 _QUEUE_ID = "(SELECT id FROM queue WHERE name = ?)"
 
-COPIED_COLUMNS = "id, payload, kind, headers, mature, tries"
+COPIED_COLUMNS = "id, payload, kind, headers, mature, tries, pushed"
 
 #: The columns of a note. The cast reads a value that is not text, too.
 NOTE_COLUMNS = "CAST(value AS BLOB), version, written"
@@ -397,7 +415,7 @@ class SqliteStore(Store):
                 )
                 for queue, packed, part, rowid, size in found:
                     try:
-                        batch = from_bytes_with_digest(packed, (PUSHES,))
+                        batch = from_bytes_with_digest(packed, (WRITTEN, PUSHES))
                     except DamagedBytes as error:
                         raise StoreError(
                             f"{self.url}: part {part!r} of stage {stage!r} is damaged: {error}. It has "
@@ -406,7 +424,7 @@ class SqliteStore(Store):
                             f"shell (DELETE FROM staged WHERE rowid = {rowid}), and start the query again",
                             url=self.url, queue=queue, stage=stage, part=part,
                         ) from error  # fmt: skip
-                    published[queue] += _insert(db, queue, _to_rows(batch, 0))
+                    published[queue] += _insert(db, queue, _to_rows(batch, None))
                 db.execute("DELETE FROM staged WHERE stage = ?", (stage,))
         return published
 
@@ -436,7 +454,7 @@ class SqliteStore(Store):
             until = None if lease is None else now + lease
             insert = "INSERT INTO lease (queue, tag, until) VALUES (?, ?, ?)"
             lease_id = db.execute(insert, (queue_id, tag, until)).lastrowid
-            free = "FROM message WHERE queue = ? AND lease IS NULL AND mature <= ? ORDER BY mature, id LIMIT ?"
+            free = "FROM message WHERE queue = ? AND lease IS NULL AND mature <= ? ORDER BY mature, rowid LIMIT ?"
             values, size = (queue_id, min(now, before), limit.target), 0
             select_each = _has_free_bucket(db, queue_id)
             if limit.bytes is not None and not select_each:
@@ -484,12 +502,13 @@ class SqliteStore(Store):
                 lease = found[0] if found else 0
             by_id, ids = ids_clause([one.id for one in records])
             where, values = f"FROM message WHERE queue = ? AND lease IS ? AND {by_id}", (queue_id, lease, *ids)
-            (present,) = db.execute(f"SELECT count(*) {where}", values).fetchone()
+            present, last_place = db.execute(f"SELECT count(*), max(rowid) {where}", values).fetchone()
             if present < len(records):
                 return False
             db.execute("SAVEPOINT replace_records")
             db.execute(f"DELETE {where}", values)
-            done = _insert(db, queue, _to_rows(batch, 0), lease) == count_rows(batch.column("id"))
+            places = places_up_to(db, last_place, batch.column("id").to_pylist())
+            done = _insert(db, queue, _to_rows(batch, None), lease, places) == count_rows(batch.column("id"))
             if not done:  # the queue holds one of the new ids already
                 db.execute("ROLLBACK TO replace_records")
             db.execute("RELEASE replace_records")
@@ -503,8 +522,15 @@ class SqliteStore(Store):
     def _record_sizes(self, queue: str, tag: str, limit: int) -> list[tuple[str, int]]:
         with self._read_transaction() as db:
             held = "FROM message WHERE lease = (SELECT id FROM lease WHERE queue = ? AND tag = ?)"
-            select = f"SELECT {_BUCKET_ID}, {RECORD_BYTES} {held} ORDER BY mature, id LIMIT ?"
+            select = f"SELECT {_BUCKET_ID}, {RECORD_BYTES} {held} ORDER BY mature, rowid LIMIT ?"
             return db.execute(select, (_queue_id(db, queue), tag, limit)).fetchall()
+
+    def _last_due(self, queue: str, tag: str) -> int | None:
+        with self._read_transaction() as db:
+            held = "FROM message WHERE lease = (SELECT id FROM lease WHERE queue = ? AND tag = ?)"
+            last = f"SELECT mature {held} AND typeof(mature) = 'integer' ORDER BY mature DESC LIMIT 1"
+            found = db.execute(last, (_queue_id(db, queue), tag)).fetchone()
+            return int(found[0]) if found else None
 
     def _renew(self, queue: str, tag: str, lease: int | None) -> int:
         with self._transaction() as db:
@@ -581,7 +607,7 @@ class SqliteStore(Store):
             if selection.limit is None:
                 moved = _change(db, "INSERT INTO moving SELECT rowid FROM message", where, values)
             else:
-                select = f"SELECT rowid, {_BUCKET_ID}, 0 FROM message WHERE {where} ORDER BY mature, id LIMIT ?"
+                select = f"SELECT rowid, {_BUCKET_ID}, 0 FROM message WHERE {where} ORDER BY mature, rowid LIMIT ?"
                 found = db.execute(select, (*values, selection.limit))
                 selected = select_records(found, ClaimLimit(selection.limit, selection.limit))
                 moved = selected.rows
@@ -721,7 +747,7 @@ class SqliteStore(Store):
             return int(min(moments)) - _now(db) if moments else None
 
     def _peek(
-        self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int
+        self, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int, span: Span = WHOLE
     ) -> Iterator[Records]:
         with self._translate_errors():
             # A connection of its own: its read transaction is the snapshot for a slow caller, too.
@@ -729,12 +755,20 @@ class SqliteStore(Store):
                 db = self._open()
                 db.is_snapshot = True
             try:
-                yield from db.pages(_read_snapshot(db, queue, where, limit, view, rows))
+                yield from db.pages(_read_snapshot(db, queue, where, limit, view, rows, span))
             except sqlite3.OperationalError:
                 spend()  # perhaps its time has ended
                 raise
             finally:
                 db.close()
+
+    def _sample(self, queue: str, view: View, size: int) -> Sample:
+        with self._read_transaction() as db:
+            queue_id = _queue_id(db, queue)
+            has_bucket = f"SELECT 1 FROM message WHERE queue = ? AND {_IS_BUCKET} LIMIT 1"
+            if view == "messages" and db.execute(has_bucket, (queue_id,)).fetchone():
+                return Sample()
+            return sample_records(db, queue_id, view, size)
 
     def _buckets(self, queue: str, id: str | None) -> Iterator[Records]:
         return self._read_pages(lambda after: self._bucket_page(queue, id, after))
@@ -849,48 +883,65 @@ def _ensure_queue(db: sqlite3.Connection, queue: str) -> int:
 
 
 class _InsertRows(NamedTuple):
-    """Rows for the table `message`: SQL for the columns from `id` on, and the parameters of each.
+    """Rows for the table `message`: SQL for the columns from `pushed` on, and their parameters.
 
-    One statement inserts up to `rows_per_statement` of them: one, if some are buckets.
+    `parameters` are those of each row, `shared` those of all: `?1` is the first. One statement
+    inserts up to `rows_per_statement` rows: one, if some are buckets.
     """
 
     placeholders: str
+    ids: Sequence[str]
     parameters: Sequence[tuple[Any, ...]]
     rows_per_statement: int
+    shared: tuple[Any, ...]
 
 
-def _to_rows(batch: pa.RecordBatch, now: int) -> _InsertRows:
-    """Return the rows of a PUSHES batch."""
-    ids, due, payloads = batch.column("id").to_pylist(), due_ms(batch, now), batch.column("payload").to_pylist()
+def _to_rows(batch: pa.RecordBatch, now: int | None) -> _InsertRows:
+    """Return the rows of a PUSHES or WRITTEN batch.
+
+    `now` is `None` for rows that have their `mature`, and were pushed before.
+    """
+    ids, due, payloads = batch.column("id").to_pylist(), due_ms(batch, now or 0), batch.column("payload").to_pylist()
     kinds, tries = batch.column("payload_kind"), batch.column("tries")
     bytes_of_one = batch.column("payload").nbytes // max(1, len(ids)) + 1
     step = max(1, min(INSERT_ROWS, INSERT_BYTES // bytes_of_one))
     if pc.any(are_buckets(batch.column("id"))).as_py():
         step = 1
     uniform = pc.all(pc.and_(pc.equal(kinds, "json"), pc.equal(tries, 0))).as_py()
-    if uniform and not len(batch.column("headers").items):
-        return _InsertRows("?, ?, 0, 'json', NULL, ?", list(zip(ids, due, payloads, strict=True)), step)
+    pushed = set(pushed_ms(batch, now))
+    if uniform and len(pushed) == 1 and not len(batch.column("headers").items):
+        rows = list(zip(ids, due, payloads, strict=True))
+        return _InsertRows("?1, ?, ?, 0, 'json', NULL, ?", ids, rows, step, tuple(pushed))
     headers = [orjson.dumps(one).decode() if one else None for one in header_dicts(batch)]
-    columns = ids, due, tries.to_pylist(), kinds.to_pylist(), headers, payloads
-    return _InsertRows("?, ?, ?, ?, ?, ?", list(zip(*columns, strict=True)), step)
+    columns = pushed_ms(batch, now), ids, due, tries.to_pylist(), kinds.to_pylist(), headers, payloads
+    return _InsertRows("?, ?, ?, ?, ?, ?, ?", ids, list(zip(*columns, strict=True)), step, ())
 
 
-def _insert(db: sqlite3.Connection, queue: str, new_rows: _InsertRows, lease: int | None = None) -> int:
+def _insert(
+    db: sqlite3.Connection,
+    queue: str,
+    new_rows: _InsertRows,
+    lease: int | None = None,
+    places: Sequence[int] | None = None,
+) -> int:
     """Insert the rows whose ids the queue does not have; return the number of messages.
 
-    They are held by `lease`, or free if it is `None`.
+    They are held by `lease`, or free if it is `None`. They get the next places, or `places`, which
+    are free.
     """
     queue_id = _ensure_queue(db, queue)
-    insert = "INSERT INTO message (queue, lease, rows, id, mature, tries, kind, headers, payload) VALUES"
+    columns = "rowid, queue, lease, rows, pushed, id, mature, tries, kind, headers, payload"
     at = inserted = 0
     while left := len(new_rows.parameters) - at:
-        size = min(new_rows.rows_per_statement, 2 ** (left.bit_length() - 1))  # few statements are prepared
-        some = new_rows.parameters[at : at + size]
+        size = 1 if places else new_rows.rows_per_statement
+        size = min(size, 2 ** (left.bit_length() - 1))  # few statements are prepared
+        some, weight = new_rows.parameters[at : at + size], rows_of(new_rows.ids[at])
+        place = str(places[at]) if places else next_place(weight)
         at += size
-        weight = rows_of(some[0][0])
-        values = f"({queue_id}, {'NULL' if lease is None else lease}, {weight}, {new_rows.placeholders})"
-        statement = f"{insert} {', '.join([values] * len(some))} ON CONFLICT DO NOTHING"
-        inserted += weight * db.execute(statement, list(itertools.chain.from_iterable(some))).rowcount
+        values = f"({place}, {queue_id}, {'NULL' if lease is None else lease}, {weight}, {new_rows.placeholders})"
+        statement = f"INSERT INTO message ({columns}) VALUES {', '.join([values] * len(some))} ON CONFLICT DO NOTHING"
+        parameters = [*new_rows.shared, *itertools.chain.from_iterable(some)]
+        inserted += weight * db.execute(statement, parameters).rowcount
     return inserted
 
 
@@ -1028,12 +1079,18 @@ def _read_page(
 ) -> Records:
     """Return the first records in order that meet a condition and come after a place."""
     after_place, place = after_clause(after)
-    source = f"FROM message WHERE {where} AND {after_place} ORDER BY mature, id LIMIT ?"
+    source = f"FROM message WHERE {where} AND {after_place} ORDER BY mature, rowid LIMIT ?"
     return next(read_records(db, queue, source, (*values, *place, rows), rows), EMPTY_PAGE)
 
 
 def _read_snapshot(
-    db: sqlite3.Connection, queue: str, where: Sequence[Condition], limit: int | None, view: View, rows: int
+    db: sqlite3.Connection,
+    queue: str,
+    where: Sequence[Condition],
+    limit: int | None,
+    view: View,
+    rows: int,
+    span: Span,
 ) -> Generator[Records]:
     """Yield the records that meet conditions, in pages, in a transaction that stays open."""
     _limit_time(db)
@@ -1043,6 +1100,9 @@ def _read_snapshot(
     if view == "history":
         clauses.append("until > ?")
         values.append(_now(db))
+    within, ends = span_clause(view, span)
+    clauses += within
+    values += ends
     for one in where:
         in_bucket = f" OR {_IS_BUCKET}" if one.column in PER_MESSAGE_COLUMNS else ""
         if one.column == "id" and one.op in ("=", "in"):
@@ -1057,7 +1117,7 @@ def _read_snapshot(
             values.append(one.value)
     source = f"FROM {'history' if view == 'history' else 'message'} WHERE {' AND '.join(clauses)}"
     if limit is not None:
-        source += " ORDER BY mature, id LIMIT ?"
+        source += " ORDER BY mature, rowid LIMIT ?"
         values.append(limit)
     yield from read_records(db, queue, source, values, rows, history=view == "history")
 
@@ -1077,7 +1137,7 @@ def _copy_to_history(
     _delete_expired_history(db, now)
     db.execute(
         f"INSERT INTO history (queue, {COPIED_COLUMNS}, processed, until, consumer, outcome) "
-        f"SELECT queue, {COPIED_COLUMNS}, ?, ?, ?, ? FROM message WHERE {where}",
+        f"SELECT queue, {COPIED_COLUMNS}, ?, ?, ?, ? FROM message WHERE {where} ORDER BY mature, rowid",
         (now, now + history, consumer_of(tag), outcome, *values),
     )
 

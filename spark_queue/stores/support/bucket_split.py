@@ -1,16 +1,17 @@
 """Split buckets for operations on some of their messages, and compact small ones.
 
-An operation on some messages of a bucket takes two steps. First the bucket is replaced by two with
-the same messages in the same state. Then one of these is treated as a whole. The first step changes
-nothing that a client can see, so a crash between the two does no harm. It succeeds only if the
-bucket has not changed since it was read: of two clients that split it at the same time, the second
-reads again.
+An operation on some messages of a bucket takes two steps. First the bucket is replaced by several
+with the same messages in the same state. Then some of these are treated as a whole. The first step
+changes nothing that a client can see, so a crash between the two does no harm. It succeeds only if
+the bucket has not changed since it was read: of two clients that split it at the same time, the
+second reads again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import accumulate, groupby
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,12 +19,12 @@ import pyarrow.compute as pc
 from spark_queue.errors import MessageError
 from spark_queue.messages.buckets import Buckets, Record, build_bucket, is_bucket, rows_of
 from spark_queue.messages.columns import columns_by_name, milliseconds
-from spark_queue.messages.schema import PUSHES
+from spark_queue.messages.schema import WRITTEN
 from spark_queue.stores.support.damaged import Records, open_buckets, slice_records
 from spark_queue.stores.support.record_store import RecordStore
 
-#: Into how many parts a bucket is split for a reserve of fewer messages. If messages are reserved
-#: one by one, each is rewritten as often as the logarithm of the bucket's size to this base.
+#: Into how many parts a bucket is split at most. If messages are reserved one by one, each is
+#: rewritten as often as the logarithm of the bucket's size to this base.
 BUCKET_PARTS = 64
 
 #: How many records a compaction reads in one step.
@@ -53,6 +54,7 @@ def isolate(
     tag: str | None,
     ids: Sequence[str] | None = None,
     *,
+    in_place: bool,
     limit: int | None = None,
     min_tries: int = 0,
 ) -> list[str]:
@@ -60,6 +62,7 @@ def isolate(
 
     It selects messages of the tag and those below it (`None`: not reserved), with at least
     `min_tries` tries, and of `ids` if given; the first `limit` in the order of their buckets.
+    `in_place`: each message keeps its place, which those that are removed need not.
     """
     wanted = None if ids is None else pa.array(ids, pa.string())
     retried: set[str] = set()
@@ -78,19 +81,31 @@ def isolate(
             number = pc.sum(selected.cast(pa.int64())).as_py()
             if not number:
                 continue
+            parts = _parts(rows, selected, in_place)
             new_ids: list[str] | None = [record.id]
-            if number < rows.num_rows:
-                parts = [rows.filter(selected), rows.filter(pc.invert(selected))]
-                new_ids = _replace(store, queue, holder, [record], parts)
+            if len(parts) > 1:
+                new_ids = _replace(store, queue, holder, [record], [part for part, _ in parts])
             if new_ids is not None:
                 created.update(new_ids)
-                found.append(new_ids[0])
+                found += [id for id, (_, is_selected) in zip(new_ids, parts, strict=True) if is_selected]
                 left = None if left is None else left - number
             elif record.id not in retried:
                 retried.add(record.id)
                 break  # perhaps another client has split it: read again
         else:
             return found
+
+
+def _parts(rows: pa.RecordBatch, selected: pa.Array, in_place: bool) -> list[tuple[pa.RecordBatch, bool]]:
+    """Return the rows of a bucket in parts, and whether each part is selected.
+
+    With `in_place` they are in the order of the rows, unless that needs more than BUCKET_PARTS.
+    """
+    runs = [(is_selected, len(list(group))) for is_selected, group in groupby(selected.to_pylist())]
+    if len(runs) > BUCKET_PARTS or (len(runs) > 1 and not in_place):
+        return [(rows.filter(selected), True), (rows.filter(pc.invert(selected)), False)]
+    ends = accumulate(length for _, length in runs)
+    return [(rows.slice(end - length, length), flag) for (flag, length), end in zip(runs, ends, strict=True)]
 
 
 def unpack(store: RecordStore, queue: str, tag: str) -> None:
@@ -104,7 +119,7 @@ def unpack(store: RecordStore, queue: str, tag: str) -> None:
     for record, found in list(_buckets(store, queue, tag)):
         if not found.damaged:
             singles = pa.RecordBatch.from_pydict(
-                columns_by_name(found.batch) | {"delay": pa.nulls(found.batch.num_rows, pa.int64())}, schema=PUSHES
+                columns_by_name(found.batch) | {"delay": pa.nulls(found.batch.num_rows, pa.int64())}, schema=WRITTEN
             )
             with suppress(MessageError):
                 store._attempt(store._replace_records, queue, tag, [record], singles)

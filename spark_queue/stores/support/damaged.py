@@ -71,7 +71,7 @@ EMPTY_PAGE = Records(NO_MESSAGES)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One message as plain values; `mature` in ms.
+    """One message as plain values; `mature` and `pushed` in ms.
 
     `history`: when it was processed (ms), by which consumer, and its outcome.
     """
@@ -83,6 +83,7 @@ class Row:
     mature: int = 0
     tries: int = 0
     history: tuple[int, str | None, str] | None = None
+    pushed: int | None = None
 
 
 def require(holds: object, rule: str) -> None:
@@ -112,6 +113,17 @@ def parse_tries(value: object) -> int:
 def parse_mature(value: object) -> int:
     """Return when a message is due (ms). Raises `Unreadable` if it is no valid moment."""
     return parse_integer("mature", value, MIN_TIME_MS, MAX_TIME_MS)
+
+
+def parse_pushed(value: object) -> int | None:
+    """Return when a message was pushed (ms), `None` if the value is no valid moment.
+
+    Nothing depends on it, so a wrong value does not make the record a damaged one.
+    """
+    try:
+        return parse_integer("pushed", value, MIN_TIME_MS, MAX_TIME_MS)
+    except Unreadable:
+        return None
 
 
 def digest_header(content: bytes) -> dict[str, str]:
@@ -152,8 +164,8 @@ def first_readable(read: Callable[[object], int], *values: object) -> int:
 
 
 def _build_batch(queue: str, rows: Sequence[Row]) -> pa.RecordBatch:
-    columns = zip(*((one.id, one.payload, one.kind, one.headers, one.mature, one.tries) for one in rows), strict=True)
-    batch = build_messages(queue, *columns)
+    facts = ((one.id, one.payload, one.kind, one.headers, one.mature, one.tries, one.pushed) for one in rows)
+    batch = build_messages(queue, *zip(*facts, strict=True))
     processed = [one.history for one in rows if one.history is not None]
     return with_history(batch, *zip(*processed, strict=True)) if processed else batch
 
@@ -313,7 +325,10 @@ def filter_records(page: Records, where: Sequence[Condition], limit: int | None 
 
 
 def first_records(pages: Iterable[Records], schema: pa.Schema, limit: int | None, rows: int) -> Iterator[Records]:
-    """Yield the pages that are not empty; with a `limit`, the first records by `(mature, id)`."""
+    """Yield the pages that are not empty; with a `limit`, the first records by `mature`.
+
+    Those of the same moment stay in their order.
+    """
     if limit is None:
         yield from (page for page in pages if page.batch.num_rows)
         return
@@ -321,7 +336,7 @@ def first_records(pages: Iterable[Records], schema: pa.Schema, limit: int | None
     reasons = [page.damaged.get(row) for page in found for row in range(page.batch.num_rows)]
     table = pa.Table.from_batches([page.batch for page in found], schema)
     table = table.append_column("reason", pa.array(reasons, pa.string()))
-    first = table.sort_by([("mature", "ascending"), ("id", "ascending")]).slice(0, limit).combine_chunks()
+    first = table.sort_by("mature").slice(0, limit).combine_chunks()
     for batch in first.to_batches(max_chunksize=rows):
         damaged = {row: why for row, why in enumerate(batch.column("reason").to_pylist()) if why is not None}
         yield Records(batch.drop_columns(["reason"]), None, damaged)

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from hashlib import sha256
 from typing import Any
 
@@ -21,6 +22,7 @@ from spark_queue.errors import MessageError, OptionError, plural
 from spark_queue.messages.buckets import count_rows
 from spark_queue.messages.columns import header_dicts
 from spark_queue.messages.dead_letter import DIGEST_HEADER, ERROR_HEADER, FROM_HEADER, NewDeadLetter, batch_of
+from spark_queue.messages.schema import WRITTEN
 from spark_queue.stores.support.damaged import Records, digest_header
 from spark_queue.stores.support.record_store import RecordStore
 from spark_queue.stores.types import Condition, DeadLetterInfo
@@ -85,21 +87,30 @@ def dead_letter_damaged(
 
 def _make_letters(store: RecordStore, queue: str, damaged: pa.RecordBatch) -> list[DamagedLetter]:
     now = store.now()
-    columns = (damaged.column(name).to_pylist() for name in ("id", "payload", "payload_kind", "tries"))
+    columns = (damaged.column(name).to_pylist() for name in ("id", "payload", "payload_kind", "tries", "pushed"))
     letters: list[DamagedLetter] = []
-    for id, payload, kind, tries, headers in zip(*columns, header_dicts(damaged), strict=True):
+    for id, payload, kind, tries, pushed, headers in zip(*columns, header_dicts(damaged), strict=True):
         reasons = DeadLetterInfo(headers[ERROR_HEADER]).headers(queue, tries, now)
-        letters.append(_make_letter(queue, id, payload, kind, headers, reasons))
+        letters.append(_make_letter(queue, id, payload, kind, headers, reasons, pushed))
     return letters
 
 
 def _make_letter(
-    queue: str, id: str, payload: bytes, kind: str, headers: Mapping[str, str], reasons: Mapping[str, str]
+    queue: str,
+    id: str,
+    payload: bytes,
+    kind: str,
+    headers: Mapping[str, str],
+    reasons: Mapping[str, str],
+    pushed: datetime | None,
 ) -> DamagedLetter:
     digest = headers.get(DIGEST_HEADER) or digest_header(payload)[DIGEST_HEADER]
     derived = sha256(f"{queue}\0{id}\0{digest}".encode()).hexdigest()[:24]
     others = {name: value for name, value in headers.items() if name not in (DIGEST_HEADER, *reasons)}
-    return DamagedLetter(id, NewDeadLetter(id, payload, kind, others, {DIGEST_HEADER: digest, **reasons}, derived))
+    letter = NewDeadLetter(
+        id, payload, kind, others, {DIGEST_HEADER: digest, **reasons}, derived, pushed=pushed
+    )  # fmt: skip
+    return DamagedLetter(id, letter)
 
 
 class _LetterSender:
@@ -142,7 +153,7 @@ class _LetterSender:
         return False
 
     def _push(self, rows: Sequence[Mapping[str, Any]]) -> int:
-        batch = batch_of(rows)
+        batch = batch_of(rows, WRITTEN)
         if self._store.supports_forward and self._dead != self._queue:  # an id is in one queue
             return self._store.forward(self._queue, self._dead, self._tag, batch)
         return self._store.push(self._dead, batch)

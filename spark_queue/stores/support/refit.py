@@ -21,7 +21,7 @@ def has_buckets(records: pa.RecordBatch) -> bool:
 def split_unfit(
     batch: pa.RecordBatch, records: pa.RecordBatch, unfit: Mapping[int, str]
 ) -> tuple[pa.RecordBatch, dict[int, str]]:
-    """Return the records of a PUSHES batch, with each that is `unfit` in parts.
+    """Return the records of a push, with each that is `unfit` in parts.
 
     Also return the rows of `batch` whose record has no other message, with the rule that it breaks.
     """

@@ -332,16 +332,18 @@ def test_a_backlog_is_counted_up_to_a_limit_and_rarely_as_a_whole(any_url, name,
     now = 1_000.0
     monkeypatch.setattr(backlog, "time", SimpleNamespace(monotonic=lambda: now))
     monkeypatch.setattr(backlog, "COUNT_LIMIT", 10)
-    counted, sizes = [], Store.sizes
+    counted, sizes_of = [], Store.sizes_of
 
-    def count(store, queue, limit=None):
+    def count(store, queues, limit=None):
         nonlocal now
         counted.append(limit)
         now += 0 if limit else 3  # as in a queue of millions
-        found = sizes(store, queue, limit)
-        return replace(found, ready=limit, capped=frozenset({"ready"})) if limit and found.ready > limit else found
+        found = sizes_of(store, queues, limit)
+        if limit and found[name].ready > limit:
+            found[name] = replace(found[name], ready=limit, capped=frozenset({"ready"}))
+        return found
 
-    monkeypatch.setattr(Store, "sizes", count)
+    monkeypatch.setattr(Store, "sizes_of", count)
     with Queue(any_url, name) as queue:
         queue.push_many(["x"] * 25)
     consumer = consumers(any_url, name)
@@ -366,7 +368,7 @@ def test_a_backlog_is_counted_up_to_a_limit_and_rarely_as_a_whole(any_url, name,
     assert (found["ready"], found["sizesAgeMs"], found["capped"]) == (0, 0, [])
     with Queue(any_url, name) as queue:
         queue.push_many(["x"] * 12)
-    monkeypatch.setattr(consumer.state._backlog, "_all", (Sizes(5, 0, 0), now))
+    monkeypatch.setattr(consumer.state._backlog, "_all", backlog._Counted(Sizes(5, 0, 0), Sizes(0, 0, 0), now))
     assert (found := report())["ready"] in (10, 12), "what was counted long ago is below the lower bound"
     assert found["capped"] in (["ready"], [])
 

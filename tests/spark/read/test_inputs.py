@@ -679,7 +679,7 @@ def test_a_log_goes_in_step_with_a_queue_and_is_kept(world, delivery):
         assert position == 500 * (end["seq"] - 1)
         start = end
     assert seen == list(range(900)), "each reader gets all"
-    assert world.columns(alone) == ["id", "queue", "payload", "headers", "mature", "tries", "position"]
+    assert world.columns(alone) == ["id", "queue", "payload", "headers", "mature", "tries", "pushed", "position"]
 
 
 def test_where_a_log_is_gone_no_queue_loses_a_message(world):

@@ -77,7 +77,8 @@ def test_each_query_gets_every_message_and_goes_on_where_it_was(q_any, tmp_path)
     assert not {row.delivery_hash for row in first.values()} & {row.delivery_hash for row in later}
     kept = q_any.read(mode="log")
     assert sorted(numbers(kept.collect())) == list(range(2_600))
-    assert kept.columns == ["id", "queue", "payload", "headers", "mature", "tries", "delivery_hash", "position"]
+    columns = ["id", "queue", "payload", "headers", "mature", "tries", "pushed", "delivery_hash", "position"]
+    assert kept.columns == columns
     assert q_any.drain(checkpoint=two, mode="log", consumer="other") == []
 
 

@@ -19,13 +19,12 @@ from spark_queue.spark.read.multi_input import MultiInputPlanner
 from spark_queue.spark.read.offsets import MultiInputOffset, input_offsets
 from spark_queue.spark.read.split import split_batch
 from spark_queue.spark.schema import (
-    PUSH_COLUMN_TYPES,
     batch_converter,
     batch_joiner,
     check_read_schema,
-    check_write_schema,
     read_schema,
 )
+from spark_queue.spark.write.columns import PUSH_COLUMN_TYPES, check_write_schema
 from tests.options.test_inputs import parse
 
 # --- columns --------------------------------------------------------------------------------------
@@ -36,7 +35,7 @@ def test_there_is_a_struct_for_each_input():
     assert schema.names == ["order", "price", "delivery_hash"]
     order, price = schema["order"].dataType, schema["price"].dataType
     assert isinstance(order, StructType) and isinstance(price, StructType)
-    assert order.names == ["id", "queue", "payload", "headers", "mature", "tries"]
+    assert order.names == ["id", "queue", "payload", "headers", "mature", "tries", "pushed"]
     assert price["payload"].dataType.simpleString() == "binary"
     check_read_schema(schema, parse(payloadFormat="binary"))
 

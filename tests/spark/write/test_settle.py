@@ -271,6 +271,19 @@ def test_messages_move_on_with_what_is_new_of_them(forwarding_url, name):
     assert sizes(forwarding_url, name).reserved == 4
 
 
+def test_a_target_that_is_null_or_no_text_is_one_bad_row(forwarding_url, name):
+    held, other = hold(forwarding_url, name), f"{name}.other"
+    to = pa.array([other.encode(), None, b"caf\xe9"], pa.binary()).view(pa.string())
+    what = outcomes(held[:3], "move").append_column("to", to)
+    with pytest.raises(MessageError, match=r"its to is NULL: .*the column 'to'.* \(and 1 more row\)"):
+        settle(what, forwarding_url, name)
+    settle(what, forwarding_url, name, onBadRow="deadLetter")
+    assert [one.id for one in found(forwarding_url, other)] == [held[0]]
+    letters = {one.id: one.headers["x-error"] for one in found(forwarding_url, f"{name}.dead")}
+    assert sorted(letters) == held[1:3] and all(one.startswith("its to is ") for one in letters.values())
+    assert sizes(forwarding_url, name).reserved == 5
+
+
 def test_every_way_out_is_history(any_url, name):
     fill(any_url, name, 4)
 

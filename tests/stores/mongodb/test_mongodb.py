@@ -152,7 +152,7 @@ def expire(store, collection, tag):
 # --- documents ------------------------------------------------------------------------------------
 
 
-def test_a_pushed_message_has_the_fields_of_keuss_and_no_others(store, queue, collection):
+def test_a_pushed_message_has_the_fields_of_keuss_and_when_it_was_pushed(store, queue, collection):
     (id,) = new_ids(1)
     store.push(queue, pushes([{"n": 1, "big": 2**53 + 1, "x": [1.5]}], ids=[id], headers={"h": "v"}, mature=DUE))
     (document,) = collection.find()
@@ -162,9 +162,10 @@ def test_a_pushed_message_has_the_fields_of_keuss_and_no_others(store, queue, co
         "payload": {"n": 1, "big": 2**53 + 1, "x": [1.5]},
         "tries": 0,
         "hdrs": {"h": "v"},
+        "_pushed": document["_pushed"],
     }
-    assert list(document) == ["_id", "mature", "payload", "tries", "hdrs"]
-    types = {"tries": "int", "payload.n": "int", "payload.big": "long", "mature": "date"}
+    assert list(document) == ["_id", "mature", "payload", "tries", "hdrs", "_pushed"]
+    types = {"tries": "int", "payload.n": "int", "payload.big": "long", "mature": "date", "_pushed": "date"}
     assert collection.count_documents({name: {"$type": kind} for name, kind in types.items()}) == 1
 
 

@@ -62,9 +62,15 @@ def batches(draw):
         "tries": tries,
     }
     dues = draw(st.lists(st.integers(0, 10**13), min_size=n, max_size=n))
-    return pa.RecordBatch.from_pylist(
-        [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)], PUSHES
-    ), dues
+    moments = st.none() | st.integers(10**12, 10**13 - 1) | st.just(1_700_000_000_000)
+    pushed = draw(st.lists(moments, min_size=n, max_size=n) | moments.map(lambda one: [one] * n))
+    return (
+        pa.RecordBatch.from_pylist(
+            [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)], PUSHES
+        ),
+        dues,
+        pushed,
+    )
 
 
 def unpacked(piece):
@@ -82,27 +88,28 @@ def unpacked(piece):
 
 
 @given(batches(), st.integers(1, 5))
-def test_pieces_hold_each_row_once(batch_and_dues, most):
-    batch, dues = batch_and_dues
+def test_pieces_hold_each_row_once(batch_and_moments, most):
+    batch, dues, pushed = batch_and_moments
     rows = []
-    for count, piece in pack_pieces("q", batch, dues, most):
+    for count, piece in pack_pieces("q", batch, dues, pushed, most):
         told, *strings = unpacked(piece)
         n = len(strings) // 4
         assert int(told) == count == n <= most
         moments, named = strings[0 : 2 * n : 2], strings[1 : 2 * n : 2]
         assert strings[2 * n :: 2] == named
-        rows += zip(named, map(int, moments), strings[2 * n + 1 :: 2], strict=True)
+        rows += zip(named, (int(float(one)) for one in moments), strings[2 * n + 1 :: 2], strict=True)
     assert [id.decode() for id, _, _ in rows] == batch.column("id").to_pylist()
     assert [due for _, due, _ in rows] == dues
-    for (id, due, text), tries in zip(rows, batch.column("tries").to_pylist(), strict=True):
+    for (id, due, text), tries, moment in zip(rows, batch.column("tries").to_pylist(), pushed, strict=True):
         one = json.loads(text)
         assert (one["_id"], one["mature"], one["tries"]) == (id.decode(), due, tries)
+        assert one.get("pushed") == moment
 
 
 @given(batches(), st.booleans())
-def test_what_was_written_is_read_as_it_was(batch_and_dues, other_dues):
-    batch, dues = batch_and_dues
-    made = list(to_documents("q", batch, dues))
+def test_what_was_written_is_read_as_it_was(batch_and_moments, other_dues):
+    batch, dues, pushed = batch_and_moments
+    made = list(to_documents("q", batch, dues, pushed))
     if other_dues:  # as of messages that were given back and are due at another moment: no longer alike
         dues = [due + 1 for due in dues]
     rows = list(zip(dues, (id.encode() for id in batch.column("id").to_pylist()), strict=True))
@@ -111,6 +118,7 @@ def test_what_was_written_is_read_as_it_was(batch_and_dues, other_dues):
     assert found.column("id").to_pylist() == batch.column("id").to_pylist()
     assert found.column("payload_kind").to_pylist() == batch.column("payload_kind").to_pylist()
     assert found.column("tries").to_pylist() == batch.column("tries").to_pylist()
+    assert [one and round(one.timestamp() * 1000) for one in found.column("pushed").to_pylist()] == pushed
     assert [dict(one) for one in found.column("headers").to_pylist()] == [
         dict(one) for one in batch.column("headers").to_pylist()
     ]
@@ -129,7 +137,10 @@ def test_documents_that_are_alike_are_read_by_whole_columns(monkeypatch):
         ],
         PUSHES,
     )
-    made = to_documents("q", batch, [17] * 9)
     rows = [(17, id.encode()) for id in batch.column("id").to_pylist()]
     monkeypatch.setattr(documents, "_cut_document", None)
-    assert as_records("q", rows, made).batch.column("payload").to_pylist() == [b'{"n":1}'] * 9
+    for pushed in ([None] * 9, [1_700_000_000_000] * 9, [1_700_000_000_000 + row // 2 for row in range(9)]):
+        parts = [to_documents("q", batch.slice(row, 1), [17], pushed[row : row + 1])[0] for row in range(9)]
+        found = as_records("q", rows, parts).batch
+        assert found.column("payload").to_pylist() == [b'{"n":1}'] * 9
+        assert [one and round(one.timestamp() * 1000) for one in found.column("pushed").to_pylist()] == pushed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import threading
 import uuid
 from collections import Counter
@@ -25,7 +26,7 @@ from spark_queue.stores import open_store
 from spark_queue.stores.conformance.waiting import end_lease, wait_until
 from spark_queue.stores.redis import documents as redis_documents
 from spark_queue.stores.redis import store as redis_store
-from spark_queue.stores.redis.keys import Chunk, note_key, queue_keys, registry_key
+from spark_queue.stores.redis.keys import Chunk, ids_of, note_key, queue_keys, registry_key
 from spark_queue.stores.redis.store import RedisStore
 from spark_queue.stores.types import Condition, DeadLetterInfo, Note, Sizes, Staged
 
@@ -148,7 +149,7 @@ def cuts(monkeypatch, redis_url):
 # --- the layout of keuss --------------------------------------------------------------------------
 
 
-def test_a_push_writes_what_keuss_would_write(store, raw, queue):
+def test_a_push_writes_what_keuss_would_write_and_when_it_was(store, raw, queue):
     moment = 1_700_000_000_123
     due = datetime.fromtimestamp(1_700_000_000, UTC).replace(microsecond=123_000)
     store.push(
@@ -166,17 +167,20 @@ def test_a_push_writes_what_keuss_would_write(store, raw, queue):
             schema=PUSHES,
         ),
     )  # fmt: skip
-    tail = b',"tries":2,"hdrs":{},"mature":1700000000123'
-    assert documents(raw, queue) == {
+    found = documents(raw, queue)
+    pushed = b"%d" % json.loads(found["j"])["pushed"]
+    tail = b',"tries":2,"hdrs":{},"mature":1700000000123,"pushed":' + pushed
+    assert found == {
         "j": b'{"_id":"j","payload":{"n":12345678901234567890,"f":1.0, "l":[]}' + tail + b"}",
         "t": '{"_id":"t","payload":"a \\"text\\" ü\\n"'.encode()
-        + ',"tries":2,"hdrs":{"h":"v\\"","ü":""},"mature":1700000000123}'.encode(),
+        + ',"tries":2,"hdrs":{"h":"v\\"","ü":""},"mature":1700000000123,"pushed":'.encode()
+        + pushed
+        + b"}",
         "b": b'{"_id":"b","payload":"AP8="' + tail + b',"type":"buffer"}',
         'q"': b'{"_id":"q\\"","payload":null' + tail + b"}",
     }
-    assert dict(raw.zrange(queue_keys(queue).moments, 0, -1, withscores=True)) == dict.fromkeys(
-        [b"j", b"t", b"b", b'q"'], moment
-    )
+    scores = dict(raw.zrange(queue_keys(queue).moments, 0, -1, withscores=True))
+    assert {id: int(score) for id, score in scores.items()} == dict.fromkeys([b"j", b"t", b"b", b'q"'], moment)
 
 
 @pytest.mark.parametrize(
@@ -416,7 +420,7 @@ MOMENT = datetime(2023, 1, 1, tzinfo=UTC)
 
 def runs(raw, queue):
     """The ids that each run names."""
-    return [[id.decode() for id in run.split(b"\0")[2:]] for run in raw.zrange(queue_keys(queue).held, 0, -1)]
+    return [[id.decode() for id in ids_of(run)] for run in raw.zrange(queue_keys(queue).held, 0, -1)]
 
 
 def push_ids(store, queue, ids, mature=MOMENT):
@@ -477,6 +481,7 @@ def test_runs_of_a_tag_do_not_overlap(store, raw, queue, monkeypatch):
         if script == "claim" and not calls:
             calls.append(1)
             push_ids(store, queue, "bd")
+            raw.zadd(queue_keys(queue).moments, dict.fromkeys("bd", MOMENT.timestamp() * 1000))  # as if freed
         return answer
 
     monkeypatch.setattr(store, "_run", with_another)
@@ -651,7 +656,11 @@ def test_what_is_staged_lies_beside_the_queue_as_a_push_would_write_it(store, ra
     assert not raw.exists(*queue_keys(queue))
     assert store.publish([f"{sink}/7/x"]) == 4
     store.push(f"{queue}.other", batch)
-    assert documents(raw, queue) == documents(raw, f"{queue}.other")
+    found = [
+        {id: re.sub(rb'"pushed":\d+', b'"pushed":0', text) for id, text in documents(raw, name).items()}
+        for name in (queue, f"{queue}.other")
+    ]
+    assert found[0] == found[1]
 
 
 def test_what_is_left_of_a_chunk_passes_away(store, raw, queue, sink):

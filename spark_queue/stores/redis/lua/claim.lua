@@ -42,21 +42,28 @@ else
 end
 
 -- A score up to `now` is that of a free message: expired leases were swept, and others end later.
-local latest, step = digits(min(now, last_due)), min(target - taken, CHUNK)
+local last_moment, step = min(now, last_due), min(target - taken, CHUNK)
+local latest = due_by(last_moment)
 
--- Return whether a run may be unable to contain one of these ids: it is empty, or has a NUL in it.
--- To search all ids in one text takes a third of the time. The search begins after the head of that
--- text, 1 or 3 bytes. It also finds a NUL for each id of 32 bytes or more.
+-- Return whether a run cannot contain an id: it is empty, has a NUL in it, or looks like a mark.
+local function is_odd(id)
+  return id == '' or find(id, '\0', 1, true) or byte(id) == PART_MARK
+end
+
+-- Return whether one of these ids may be odd. To search all ids in one text takes a third of the
+-- time. The search begins after the head of that text, 1 or 3 bytes. It also finds a NUL for each id
+-- of 32 bytes or more.
 local function may_have_odd_ids(ids)
-  return find(cmsgpack.pack(ids), '\0', #ids < 16 and 2 or 4, true) or redis.call('ZSCORE', INDEX, '')
+  local text, first = cmsgpack.pack(ids), #ids < 16 and 2 or 4
+  return find(text, '\0', first, true) or find(text, '\255', first, true) or redis.call('ZSCORE', INDEX, '')
 end
 
 -- Rename ids of other programs that a run cannot contain. Return whether there were any.
 local function rename_odd_ids(ids)
   local any = false
   for _, id in ipairs(ids) do
-    if id == '' or find(id, '\0', 1, true) then
-      local name = id == '' and '""' or (string.gsub(id, '%z', '\\0'))
+    if is_odd(id) then
+      local name = id == '' and '""' or string.gsub(string.gsub(id, '%z', '\\0'), '^\255', '\\xff')
       while redis.call('ZSCORE', INDEX, name) do
         name = name .. "'"
       end
@@ -81,45 +88,53 @@ local function fits(id, size)
   return true
 end
 
-local free, scores, more, full
+-- Return the ids of the next free messages, and their scores, or one score that all of them have.
+local function read_free()
+  local score = redis.call('ZRANGEBYSCORE', INDEX, '-inf', latest, 'WITHSCORES', 'LIMIT', 0, 1)[2]
+  local alike = score and redis.call('ZCOUNT', INDEX, score, score)
+  if not score or alike >= step or alike == redis.call('ZCOUNT', INDEX, '-inf', latest) then
+    return redis.call('ZRANGEBYSCORE', INDEX, '-inf', latest, 'LIMIT', 0, step), {}, score
+  end
+  local ids, scores, n = {}, {}, 0
+  local found = redis.call('ZRANGEBYSCORE', INDEX, '-inf', latest, 'WITHSCORES', 'LIMIT', 0, step)
+  for i = 1, #found, 2 do
+    n = n + 1
+    ids[n], scores[n] = found[i], found[i + 1]
+  end
+  return ids, scores, score
+end
+
+local free, scores, score, more, full
 if lists then
-  free, scores, more, full = lists.claim(tag, step, tonumber(latest), now, max_bytes and fits)
+  free, scores, more, full = lists.claim(tag, step, last_moment, now, max_bytes and fits)
 else
   repeat
-    free = redis.call('ZRANGEBYSCORE', INDEX, '-inf', latest, 'LIMIT', 0, step)
+    free, scores, score = read_free()
   until not (#free > 0 and may_have_odd_ids(free) and rename_odd_ids(free))
-  scores, more = {}, #free == CHUNK
+  more = #free == CHUNK
 end
 if #free == 0 then
   return { taken, full and 'full' or 'done', bytes }
 end
-local score = scores[1] or redis.call('ZSCORE', INDEX, free[1])
+score = scores[1] or score
 if scores[#free] == score then
   scores = {}
-elseif not lists and redis.call('ZSCORE', INDEX, free[#free]) ~= score then -- the messages have different due times
-  for i, one in ipairs(redis.call('ZRANGEBYSCORE', INDEX, '-inf', latest, 'WITHSCORES', 'LIMIT', 0, step)) do
-    if i % 2 == 0 then
-      scores[i / 2] = one
-    end
-  end
 end
-local index, large, run_start, run_end, run_score = {}, nil, 1, 0, score
+local index, large = {}, nil
 
--- Hold free[run_start] to free[run_end], which are due at `run_score`.
-local function close_run()
-  if run_end >= run_start then
-    local start = tag .. '\0' .. format('%015d', max(0, tonumber(run_score))) .. '\0'
-    if is_first then
-      redis.call('ZADD', HELD, 0, start .. concat(free, '\0', run_start, run_end))
-    else
-      add_to_held(start, free, run_start, run_end)
-    end
-    run_start = run_end + 1
+-- Hold a run of messages that are due then (ms). `text`: what follows the due time. `first` and
+-- `last`: the first and the last message in the same form.
+local function hold(ms, text, first, last)
+  local head = run_head(tag, ms)
+  if is_first then
+    redis.call('ZADD', HELD, 0, head .. text)
+  else
+    add_to_held(head .. text, head .. first, head .. last)
   end
 end
 
-local first_mixed = 1
-if not scores[1] and redis.call('EXISTS', BUCKETS) == 0 then -- all have one due time, and none is a bucket
+local first_mixed, no_buckets = 1, redis.call('EXISTS', BUCKETS) == 0
+if no_buckets and not scores[1] then -- all have one score, and none is a bucket
   local n = min(#free, target - taken, limit - taken)
   for i = 1, max_bytes and not lists and n or 0 do
     if not fits(free[i], redis.call('HSTRLEN', HASH, free[i])) then
@@ -130,18 +145,32 @@ if not scores[1] and redis.call('EXISTS', BUCKETS) == 0 then -- all have one due
   for i = 1, n do
     index[2 * i - 1], index[2 * i] = lease_end, free[i]
   end
-  for last_of_run = RUN, n, RUN do
-    run_end = last_of_run
-    close_run()
+  local ms, mark = split_score(tonumber(score))
+  for i = 1, n, RUN do
+    local last = min(i + RUN - 1, n)
+    hold(ms, marked(mark, concat(free, '\0', i, last)), marked(mark, free[i]), marked(mark, free[last]))
   end
-  run_end, taken, first_mixed = n, taken + n, #free + 1
+  taken, first_mixed = taken + n, #free + 1
 end
+
+-- The messages from there on become runs. Of the current one: its ids with the marks of their
+-- parts, their number, its due time (ms), its first message, and the mark of the last one.
+local pieces, size, due, first, mark = {}, 0, nil, nil, nil
+local previous
+
+local function close_run(last_id)
+  if size > 0 then
+    hold(due, concat(pieces, '\0'), first, marked(mark, last_id))
+    pieces, size = {}, 0
+  end
+end
+
 for i = first_mixed, #free do
   local id = free[i]
   if taken >= target then
     break
   end
-  local rows = rows_of(id)
+  local rows = no_buckets and 1 or rows_of(id)
   if taken + rows > limit then
     large = id
     break
@@ -152,14 +181,26 @@ for i = first_mixed, #free do
   end
   taken = taken + rows
   score = scores[i] or score
-  if score ~= run_score or i - run_start >= RUN then
-    close_run()
-    run_score = score
+  local ms, parts = due, mark
+  if score ~= previous then
+    ms, parts = split_score(tonumber(score))
+    previous = score
   end
-  run_end = i
+  if ms ~= due or size >= RUN then
+    close_run(free[i - 1])
+  end
+  if size == 0 or parts ~= mark then
+    pieces[#pieces + 1] = parts
+  end
+  due, mark = ms, parts
+  pieces[#pieces + 1] = id
+  size = size + 1
+  if size == 1 then
+    first = marked(mark, id)
+  end
   index[2 * i - 1], index[2 * i] = lease_end, id
 end
-close_run()
+close_run(index[#index])
 if #index > 0 then
   redis.call('ZADD', LEASES, lease_end, tag)
 end

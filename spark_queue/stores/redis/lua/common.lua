@@ -3,14 +3,18 @@
 --
 -- keuss' own keys (`redis-oq`), so that its programs can share the queue:
 -- * KEYS[1] `keuss:q:ordered_queue:index:<q>`, zset: id -> time (ms) from which a client may take
---   the message. It is the due time, or the end of the lease.
+--   the message. It is the due time, or the end of the lease. Redis sorts messages of one score by
+--   id. So a message is a PART of a ms later if its id does not put it after those before it.
 -- * KEYS[2] `keuss:q:ordered_queue:hash:<q>`, hash: id -> the document,
---   `{"_id","payload","tries","hdrs","mature"[,"type":"buffer"][,"reserved":bool]}`.
+--   `{"_id","payload","tries","hdrs","mature"[,"pushed"][,"type":"buffer"][,"reserved":bool]}`.
+--   `pushed` is ours.
 --
 -- Our own keys:
 -- * KEYS[3] `spark_queue:<q>:held`, zset: run -> 0. A run is `tag NUL due NUL id {NUL id}`:
---   messages of one tag with the same due time, in the order of their ids. `due` (ms) has 15
---   digits, and no two runs of a tag overlap. So the order of the text is that of (tag, due, id).
+--   messages of one tag with the same due time (ms, 15 digits), in the order of (score, id). A score
+--   may be some parts of a ms later. Then `0xFF`, their number in 4 digits, and NUL are before the id.
+--   They hold for the ids that follow, too. No two runs of a tag overlap, and no id begins with 0xFF.
+--   So the order of the text is that of (tag, score, id).
 -- * KEYS[4] `spark_queue:<q>:leases`, zset: tag -> time (ms) at which its lease ends. During a
 --   renewal also `tag NUL` -> the previous end.
 -- * KEYS[5] `spark_queue:<q>:history`, hash: id ->
@@ -39,6 +43,7 @@
 -- * BYTES: after this many bytes of documents, a call reads no more of them.
 -- * NEVER: the end of a lease that does not end.
 -- * BUCKET_BYTES: most bytes of messages in a bucket.
+-- * PARTS: into how many parts a ms is divided.
 
 -- A record is a message or a bucket of many messages; its id says which. Scripts treat both alike,
 -- and count messages.
@@ -49,7 +54,9 @@ local INDEX, HASH, HELD, LEASES, HISTORY, PROCESSED, BUCKETS = unpack(KEYS, 1, 7
 local MAX_ARGUMENTS = 4000 -- most arguments of one command: unpack() takes less than 8000
 local LATE_CALL_MS = 600000 -- ms after which a call that its client has abandoned no longer arrives
 local BUCKET_MARK = 127 -- the first byte of each bucket's id, and of no message's id
+local ORDERED_BUCKET = '^\127' .. string.rep('[0-9a-f]', 24) .. '\127' -- the ids of its messages grow
 local WINDOW = 4096 -- a document that is longer is not walked through, but read from its ends
+local PART_MARK = 255 -- the byte before the number of parts in a run; UTF-8 does not have it
 local LEASE_COST = 20 -- what the sweep of a lease costs besides its messages, as a number of messages
 local find, sub, format, byte, gmatch, concat =
   string.find, string.sub, string.format, string.byte, string.gmatch, table.concat
@@ -167,15 +174,15 @@ local function register_buckets(key, ids)
 end
 
 -- Remove records from the queue. `rank`: the rank of the first one in the index, if they are
--- contiguous there.
-local function remove_records(ids, rank)
+-- contiguous there. `no_buckets`: none of them is a bucket.
+local function remove_records(ids, rank, no_buckets)
   if rank then
     redis.call('ZREMRANGEBYRANK', INDEX, rank, rank + #ids - 1)
   else
     call_many('ZREM', INDEX, ids)
   end
   call_many('HDEL', HASH, ids)
-  call_many('ZREM', BUCKETS, buckets_of(ids))
+  call_many('ZREM', BUCKETS, no_buckets and {} or buckets_of(ids))
   if lists then
     lists.on_removed(ids)
   end
@@ -186,11 +193,63 @@ local function count_extra_messages(latest)
   local rows = 0
   local found = redis.call('ZRANGE', BUCKETS, 0, -1)
   for i, score in ipairs(query_many('ZMSCORE', INDEX, found)) do
-    if score and tonumber(score) <= latest then
+    if score and floor(tonumber(score)) <= latest then
       rows = rows + rows_of(found[i]) - 1
     end
   end
   return rows
+end
+
+-- Return a time (ms), which may have parts, as a score.
+local function score_text(moment)
+  return format('%.17g', moment)
+end
+
+-- Return the end of a range of the index: the scores that are due by a time (ms).
+local function due_by(moment)
+  return '(' .. digits(moment + 1)
+end
+
+-- Return whether a text comes before another, byte by byte. Lua's own comparison depends on the
+-- language of the system.
+local function is_before(one, other)
+  for i = 1, min(#one, #other) do
+    local mine, theirs = byte(one, i), byte(other, i)
+    if mine ~= theirs then
+      return mine < theirs
+    end
+  end
+  return #one < #other
+end
+
+-- Return whether a record is a bucket of messages whose ids do not have their order.
+local function is_unordered_bucket(id)
+  return byte(id) == BUCKET_MARK and not find(id, ORDERED_BUCKET)
+end
+
+-- Return the first score (ms with parts) that puts a record after the last one, which has `score`. A
+-- bucket whose messages have ids in another order takes parts of its own. It takes one for each
+-- message, so that they fit in if it is split.
+local function score_after(score, last, id)
+  local parts = is_unordered_bucket(last) and rows_of(last)
+  if not parts and not is_unordered_bucket(id) and is_before(last, id) then
+    return score
+  end
+  return (floor(score * PARTS) + (parts or 1)) / PARTS
+end
+
+-- Return the first score (ms with parts) from `moment` on that puts an id after all messages of its
+-- ms in the index.
+local function next_score(index, moment, id)
+  while true do
+    local ms = floor(moment)
+    local last, score =
+      unpack(redis.call('ZREVRANGEBYSCORE', index, due_by(ms), digits(ms), 'WITHSCORES', 'LIMIT', 0, 1))
+    moment = last and max(moment, score_after(tonumber(score), last, id)) or moment
+    if not last or floor(moment) == ms then
+      return moment
+    end
+  end
 end
 
 -- Return the end (ms) of a lease that begins now. `lease`: ms, '' never ends.
@@ -200,17 +259,54 @@ end
 
 -- --- messages in ---------------------------------------------------------------------------------------------------
 
+-- Return where the last score of a group is that begins in rows[first]. Each score of a group is that
+-- of the row before, or one part more. `last`: where the last score of all rows is.
+local function group_end(rows, first, last)
+  local text, score = rows[first], tonumber(rows[first])
+  for i = first + 2, last, 2 do
+    local next_text = rows[i]
+    if next_text ~= text then
+      local next_score = tonumber(next_text)
+      if (next_score - score) * PARTS ~= 1 then
+        return i - 2
+      end
+      text, score = next_text, next_score
+    end
+  end
+  return last
+end
+
+-- Raise the scores of a group by the same, so that it comes after all messages of its due time.
+local function place_after(index, rows, first, last)
+  local own = tonumber(rows[first])
+  local moment = next_score(index, own, rows[first + 1])
+  if moment ~= own then
+    for i = first, last, 2 do
+      rows[i] = score_text(tonumber(rows[i]) + moment - own)
+    end
+  end
+end
+
 -- Make the rows records of the queue, except for ids that it holds already. Return the number of
 -- new messages.
--- `rows`: the number of messages, then due, id, due, id, …, then id, document, id, document, …
--- `front`: in a layout with lists, put them before the messages in the list.
-local function push(rows, front)
+-- `rows`: the number of messages, then score, id, score, id, …, then id, document, id, document, …
+-- `front`: in a layout with lists, put them before the messages in the list. `placed`: their scores
+-- are final. Else they come after all messages of the same due time.
+local function push(rows, front, placed)
   if lists then
     return lists.push(rows, nil, front)
   end
   local n, added = (#rows - 1) / 4, 0
-  for i = 2, 2 * n + 1, MAX_ARGUMENTS do
-    added = added + redis.call('ZADD', INDEX, 'NX', unpack(rows, i, min(i + MAX_ARGUMENTS - 1, 2 * n + 1)))
+  local first = 2
+  while first <= 2 * n do
+    local last = group_end(rows, first, 2 * n)
+    if not placed then
+      place_after(INDEX, rows, first, last)
+    end
+    for i = first, last + 1, MAX_ARGUMENTS do
+      added = added + redis.call('ZADD', INDEX, 'NX', unpack(rows, i, min(i + MAX_ARGUMENTS - 1, last + 1)))
+    end
+    first = last + 2
   end
   -- Either all rows are buckets, perhaps of one message each, or none is.
   if added == n and tonumber(rows[1]) == n and byte(rows[2 * n + 2] or '') ~= BUCKET_MARK then
@@ -385,28 +481,43 @@ local function find_tail(document)
   until #window == #document or size > 64 * WINDOW
 end
 
+local known -- the fields that were parsed last: many messages have the same ones
+
+-- Return where the payload of a document ends, and the fields after it: their `text`, `tries`,
+-- `headers`, `due` and `tail`. Return nil if they are not as we write them.
+local function find_fields(document)
+  local size = known and #known.text
+  if size and sub(document, -size) == known.text then
+    local _, first = find(document, '^{"_id":"[^"]*","payload":')
+    if first and first <= #document - size then
+      return #document - size, known
+    end
+  end
+  local at, tries, headers, due, tail
+  if #document <= WINDOW then
+    at, tries, headers, due, tail = string.match(document, '^{"_id":"[^"]*","payload":.*()' .. TAIL)
+    at = at and at - 1
+  elseif find(document, '^{"_id":"[^"]*","payload":') then
+    at, tries, headers, due, tail = find_tail(document)
+  end
+  local rest = at and (string.match(tail, '^,"pushed":%d+(.*)$') or tail)
+  if at and (rest == '}' or rest == ',"type":"buffer"}') and (headers == '{}' or pcall(cjson.decode, headers)) then
+    local fields = { text = sub(document, at + 1), tries = tonumber(tries), headers = headers, due = due, tail = tail }
+    known = #fields.text <= WINDOW and fields or known
+    return at, fields
+  end
+end
+
 -- Split a document into `tries`, `headers` (JSON text) and the rest. Return nil if it is not a
 -- document, or if its tries or headers have another type. The scripts leave such a document as it
 -- is, and its reader reports it as damaged.
 local function parse_document(document)
-  local head, last, tries, headers, due, tail
-  if #document <= WINDOW then
-    head, tries, headers, due, tail = string.match(document, '^({"_id":"[^"]*","payload":.*)' .. TAIL)
-    last = head
-  elseif find(document, '^{"_id":"[^"]*","payload":') then
-    head, tries, headers, due, tail = find_tail(document)
-    last = head and sub(document, head - 20, head)
-  end
-  if
-    head
-    and (tail == '}' or tail == ',"type":"buffer"}')
-    -- no JSON value ends like this: these are fields between payload and tries
-    and not (find(last, ':true$', -5) or find(last, ':false$', -6) or find(last, ',"type":"buffer"$', -16))
-    and (headers == '{}' or pcall(cjson.decode, headers))
-  then
-    tries = tonumber(tries)
-    local before = { tries = tries, headers = headers, due = due }
-    return { document = document, head = head, tries = tries, headers = headers, tail = tail, before = before }
+  local at, before = find_fields(document)
+  local last = at and sub(document, at - 20, at)
+  -- no JSON value ends like this: these are fields between payload and tries
+  if at and not (find(last, ':true$', -5) or find(last, ':false$', -6) or find(last, ',"type":"buffer"$', -16)) then
+    local tries, headers = before.tries, before.headers
+    return { document = document, head = at, tries = tries, headers = headers, tail = before.tail, before = before }
   end
   -- keuss has rewritten the document, and its fields may be in any order
   local ok, spans = pcall(field_spans, document)
@@ -436,7 +547,7 @@ local function format_document(parts, due)
     return parts.document -- a long one is not copied
   end
   if head then
-    head = type(head) == 'string' and head or sub(parts.document, 1, head)
+    head = sub(parts.document, 1, head)
     return head .. ',"tries":' .. tries .. ',"hdrs":' .. parts.headers .. ',"mature":' .. due .. parts.tail
   end
   local values = { tries = tries, hdrs = parts.headers, mature = due, reserved = parts.reserved and 'false' or nil }
@@ -464,37 +575,87 @@ local function lease_ends(tag)
   return redis.call('ZSCORE', LEASES, tag), redis.call('ZSCORE', LEASES, tag .. '\0')
 end
 
+-- Return where the tag of a run ends, and where its first id begins.
+local function split_run(run)
+  local first = find(run, '\0', 1, true)
+  local has_parts = byte(run, first + 17) == PART_MARK and find(run, '^\255%d%d%d%d%z', first + 17)
+  return first - 1, first + (has_parts and 23 or 17)
+end
+
+local marks = {} -- those that split_score() has written
+
+-- Return how a run names a score (ms with parts): its due time (ms), and a mark of the parts, if any.
+local function split_score(score)
+  score = max(0, score)
+  local ms = floor(score)
+  local part = floor((score - ms) * PARTS)
+  if part > 0 then
+    marks[part] = marks[part] or format('\255%04d', part)
+  end
+  return ms, marks[part]
+end
+
+-- Return what a run of messages that are due then (ms) begins with.
+local function run_head(tag, ms)
+  return tag .. '\0' .. format('%015d', ms) .. '\0'
+end
+
+-- Return a mark, or none, and an id as the end of a run of one message.
+local function marked(mark, id)
+  return mark and mark .. '\0' .. id or id
+end
+
 -- Return an empty list of messages, with the runs of `source`, if given. Its fields:
--- * Of each message: `ids`, and `at`, the number of its run.
--- * Of each run: its text in `runs`, `tag NUL due NUL` in `starts`, its tag in `tags`, and its due
---   time in `dues` once due_of() has parsed it.
+-- * Of each message: `ids`, and `at`, the number of its group. A group is the messages of a run that
+--   have the same score.
+-- * Of each group: in `starts` all that is before the id in a run of one of them, and in `tags`
+--   their tag. `run_of` has the number of its run.
+-- * Of each run: its text in `runs`, and its due time in `dues` once due_of() has parsed it.
 local function new_messages(source)
-  return source
-      and { runs = source.runs, starts = source.starts, tags = source.tags, dues = source.dues, ids = {}, at = {} }
-    or { runs = {}, starts = {}, tags = {}, dues = {}, ids = {}, at = {} }
+  local messages = source or { runs = {}, dues = {}, run_of = {}, starts = {}, tags = {} }
+  return {
+    runs = messages.runs, dues = messages.dues, run_of = messages.run_of,
+    starts = messages.starts, tags = messages.tags, ids = {}, at = {},
+  }
 end
 
 -- Add the messages of a run.
 local function add_run(messages, run)
-  local first = find(run, '\0', 1, true)
-  local r, ids, at = #messages.runs + 1, messages.ids, messages.at
-  messages.runs[r], messages.starts[r], messages.tags[r] = run, sub(run, 1, first + 16), sub(run, 1, first - 1)
-  local n = #ids
-  for id in gmatch(sub(run, first + 17), '[^%z]+') do
-    n = n + 1
-    ids[n], at[n] = id, r
+  local tag_end, first = split_run(run)
+  local ids, at, starts, tags, run_of = messages.ids, messages.at, messages.starts, messages.tags, messages.run_of
+  local n, r, number, tag = #ids, #starts + 1, #messages.runs + 1, sub(run, 1, tag_end)
+  messages.runs[number] = run
+  starts[r], tags[r], run_of[r] = sub(run, 1, first - 1), tag, number
+  local head = find(run, '\0\255', first, true) and sub(run, 1, tag_end + 17) -- it has several groups
+  for id in gmatch(sub(run, first), '[^%z]+') do
+    if head and byte(id) == PART_MARK then
+      r = r + 1
+      starts[r], tags[r], run_of[r] = head .. id .. '\0', tag, number
+    else
+      n = n + 1
+      ids[n], at[n] = id, r
+    end
   end
 end
 
 -- Return when message i is due (ms), as text.
 local function due_of(messages, i)
   local r = messages.at[i]
-  local due = messages.dues[r]
+  local number = messages.run_of[r]
+  local due = messages.dues[number]
   if not due then
-    due = digits(tonumber(sub(messages.starts[r], -16, -2)))
-    messages.dues[r] = due
+    local tag_end = #messages.tags[r]
+    due = digits(tonumber(sub(messages.starts[r], tag_end + 2, tag_end + 16)))
+    messages.dues[number] = due
   end
   return due
+end
+
+-- Return the score of message i in the index while it is free, as a number or as text.
+local function score_of(messages, i)
+  local r = messages.at[i]
+  local part = tonumber(sub(messages.starts[r], #messages.tags[r] + 19, -2))
+  return part and due_of(messages, i) + part / PARTS or due_of(messages, i)
 end
 
 -- Return message i as a run of one message.
@@ -519,15 +680,23 @@ end
 
 -- Return messages as runs, the text of each. They must be in the order of their runs.
 local function as_runs(messages)
-  local found, i = {}, 1
+  local found, texts, previous, i = {}, {}, nil, 1
   while i <= #messages.ids do
     local r, last = messages.at[i], i
     while messages.at[last + 1] == r do
       last = last + 1
     end
-    found[#found + 1] = messages.starts[r] .. concat(messages.ids, '\0', i, last)
+    local start = messages.starts[r]
+    if messages.run_of[r] == previous then
+      start = sub(start, #messages.tags[r] + 18) -- only the mark of its parts
+    else
+      found[#found + 1] = previous and concat(texts, '\0') or nil
+      texts, previous = {}, messages.run_of[r]
+    end
+    texts[#texts + 1] = start .. concat(messages.ids, '\0', i, last)
     i = last + 1
   end
+  found[#found + 1] = previous and concat(texts, '\0') or nil
   return found
 end
 
@@ -572,17 +741,38 @@ local function find_contiguous(tag, head, tail, limit)
   return redis.call('ZRANGE', INDEX, first, last), lease_end, first
 end
 
--- Return the ids of a run and the rank of the first, if all its messages are still held and
+-- Return the ids of several groups, which do not grow, if all these messages are still held; nil if not.
+-- `text`: what follows the start of a run.
+local function find_whole_groups(tag, text)
+  local ids, n = {}, 0
+  for id in gmatch(text, '[^%z]+') do
+    if byte(id) ~= PART_MARK then
+      n = n + 1
+      ids[n] = id
+    end
+  end
+  local current, leaving = lease_ends(tag)
+  for _, score in ipairs(query_many('ZMSCORE', INDEX, ids)) do
+    if not score or (score ~= current and score ~= leaving) then
+      return nil
+    end
+  end
+  return ids
+end
+
+-- Return the ids of a run, if all its messages are still held, and the rank of the first, if they are
 -- contiguous in the index. Return nil for other runs. It does so for short runs too: check_held()
 -- checks many of them together.
 local function find_whole_run(run)
-  local first = find(run, '\0', 1, true) + 17
+  local tag_end, first = split_run(run)
   local stop, text = find(run, '\0', first, true), sub(run, first)
   if not stop or #text < 2 * RUN then
     return nil
+  elseif find(text, '\0\255', 1, true) then
+    return find_whole_groups(sub(run, 1, tag_end), text)
   end
   local head, tail = sub(run, first, stop - 1), sub(run, 1 - find(string.reverse(run), '\0', 1, true))
-  local ids, _, rank = find_contiguous(sub(run, 1, first - 18), head, tail, RUN)
+  local ids, _, rank = find_contiguous(sub(run, 1, tag_end), head, tail, RUN)
   if ids and concat(ids, '\0') == text then
     return ids, rank
   end
@@ -650,58 +840,29 @@ local function check_held(messages)
   return kept, lost
 end
 
--- Return whether a text comes before another, byte by byte. Lua's own comparison depends on the
--- language of the system.
-local function is_before(one, other)
-  for i = 1, min(#one, #other) do
-    local mine, theirs = byte(one, i), byte(other, i)
-    if mine ~= theirs then
-      return mine < theirs
+-- Return the number of the first message of a run that comes after another one, which is a run of one
+-- message.
+local function first_after(messages, last)
+  local _, first = split_run(last)
+  local start, id = sub(last, 1, first - 1), sub(last, first)
+  for i, one in ipairs(messages.ids) do
+    local own = messages.starts[messages.at[i]]
+    if own == start and is_before(id, one) or own ~= start and is_before(start, own) then
+      return i
     end
   end
-  return #one < #other
+  return #messages.ids + 1
 end
 
--- Add a run of ids[first] to ids[last] to `held`. If it overlaps with other runs, split all of them
--- into runs of one message.
-local function add_to_held(start, ids, first, last)
-  local upper, overlaps, run = '(' .. start .. ids[last] .. '\1', false, nil
-  while true do
-    run = redis.call('ZREVRANGEBYLEX', HELD, upper, '[' .. start, 'LIMIT', 0, 1)[1]
-    local existing = new_messages()
-    if run then
-      add_run(existing, run)
-    end
-    if not run or is_before(existing.ids[#existing.ids], ids[first]) then
-      break
-    end
-    overlaps, upper = true, '(' .. run
-    if #existing.ids > 1 then
-      redis.call('ZREM', HELD, run)
-      for i = 1, #existing.ids do
-        redis.call('ZADD', HELD, 0, single_run(existing, i))
-      end
-    end
-  end
-  if not overlaps then
-    redis.call('ZADD', HELD, 0, start .. concat(ids, '\0', first, last))
-  else
-    for i = first, last do
-      redis.call('ZADD', HELD, 0, start .. ids[i])
-    end
-  end
+-- Return the last run of this tag and due time that begins with this message, a run of one, or before it.
+local function run_before(message)
+  local tag_end = split_run(message)
+  local bottom = '[' .. sub(message, 1, tag_end + 17)
+  return redis.call('ZREVRANGEBYLEX', HELD, '(' .. message .. '\1', bottom, 'LIMIT', 0, 1)[1]
 end
 
--- Return whether `held` has this run of one message. Split a longer run that contains it.
-local function isolate_message(wanted)
-  if redis.call('ZSCORE', HELD, wanted) then
-    return true
-  end
-  local start = sub(wanted, 1, find(wanted, '\0', 1, true) + 16)
-  local run = redis.call('ZREVRANGEBYLEX', HELD, '(' .. wanted .. '\1', '[' .. start, 'LIMIT', 0, 1)[1]
-  if not run or not find(run .. '\0', '\0' .. sub(wanted, #start + 1) .. '\0', #start, true) then
-    return false
-  end
+-- Replace a run by runs of one message.
+local function split_into_singles(run)
   local messages, singles = new_messages(), {}
   add_run(messages, run)
   for i = 1, #messages.ids do
@@ -709,7 +870,72 @@ local function isolate_message(wanted)
   end
   redis.call('ZREM', HELD, run)
   call_many('ZADD', HELD, singles)
-  return true
+end
+
+-- Add a run to `held`, whose first and last message are `first` and `last`, each a run of one. If it
+-- overlaps with other runs, split all of them into runs of one message.
+local function add_to_held(run, first, last)
+  local tag_end = split_run(run)
+  local bottom, upper, overlaps = '[' .. sub(run, 1, tag_end + 17), '(' .. last .. '\1', false
+  while true do
+    local other = redis.call('ZREVRANGEBYLEX', HELD, upper, bottom, 'LIMIT', 0, 1)[1]
+    local existing = new_messages()
+    if other then
+      add_run(existing, other)
+    end
+    if not other or is_before(single_run(existing, #existing.ids), first) then
+      break
+    end
+    overlaps, upper = true, '(' .. other
+    if #existing.ids > 1 then
+      split_into_singles(other)
+    end
+  end
+  redis.call('ZADD', HELD, 0, run)
+  if overlaps and run ~= first then
+    split_into_singles(run)
+  end
+end
+
+-- Return the message of a run that has this id, as a run of one; nil if none has it. `start`: all
+-- before the id in the wanted run; without a mark, the parts of its score may be any.
+local function find_in_run(run, start, id)
+  if not find(run .. '\0', '\0' .. id .. '\0', 1, true) then
+    return nil
+  end
+  local messages = new_messages()
+  add_run(messages, run)
+  for i, one in ipairs(messages.ids) do
+    if one == id and (byte(start, -6) ~= PART_MARK or messages.starts[messages.at[i]] == start) then
+      return single_run(messages, i)
+    end
+  end
+end
+
+-- Return a run of this one message, nil if there is none. Split a longer run that contains it. A
+-- caller may not know the parts of its score: then a run with any number of them is found.
+local function isolate_message(wanted)
+  if redis.call('ZSCORE', HELD, wanted) then
+    return wanted
+  end
+  local _, first = split_run(wanted)
+  local start, id = sub(wanted, 1, first - 1), sub(wanted, first)
+  local run = run_before(wanted)
+  local found = run and find_in_run(run, start, id)
+  local low = byte(start, -6) ~= PART_MARK and '[' .. start
+  while low and not found do
+    local runs = redis.call('ZRANGEBYLEX', HELD, low, '(' .. start .. '\255\255', 'LIMIT', 0, 10)
+    low = #runs == 10 and '(' .. runs[10]
+    for _, one in ipairs(runs) do
+      if not found then
+        run, found = one, find_in_run(one, start, id)
+      end
+    end
+  end
+  if found and found ~= run then
+    split_into_singles(run)
+  end
+  return found
 end
 
 -- Return the messages that a call is about: those of the runs in ARGV, from `first` on. Without
@@ -721,8 +947,9 @@ local function select_messages(tag, first)
     local named = { unpack(ARGV, first) }
     local present = query_many('ZMSCORE', HELD, named)
     for i, run in ipairs(named) do
-      if present[i] or byte(run) == 0 or isolate_message(run) then
-        add_run(messages, run)
+      local found = (present[i] or byte(run) == 0) and run or isolate_message(run)
+      if found then
+        add_run(messages, found)
       end
     end
     return messages, false
@@ -781,13 +1008,20 @@ end
 local function make_free(kept, due, failed)
   local found = read_documents(HASH, kept.ids)
   local index, hash = {}, {}
+  local place = due and found[1] ~= nil and next_score(INDEX, tonumber(due), kept.ids[1])
+  local ids, at, group, score, moment, n = kept.ids, kept.at, nil, nil, due, 0
   for i, document in ipairs(found) do
-    local moment = due or due_of(kept, i)
-    index[2 * i - 1], index[2 * i] = moment, kept.ids[i]
+    local id = ids[i]
+    if at[i] ~= group or (place and byte(ids[i - 1]) == BUCKET_MARK) then -- else their ids have the order
+      place = place and group and score_after(place, ids[i - 1], id) or place
+      group, score, moment = at[i], place and score_text(place) or score_of(kept, i), due or due_of(kept, i)
+    end
+    index[2 * i - 1], index[2 * i] = score, id
     local parts = document and parse_document(document)
     if parts then
       parts.tries = parts.tries + failed
-      hash[#hash + 1], hash[#hash + 2] = kept.ids[i], format_document(parts, moment)
+      hash[n + 1], hash[n + 2] = id, format_document(parts, moment)
+      n = n + 2
     end
   end
   call_many('ZADD', INDEX, index)

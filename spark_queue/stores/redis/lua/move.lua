@@ -37,7 +37,7 @@ for i, document in ipairs(found) do
       history_texts[i] = unreadable and document or format_document(parts, due)
     end
     if lists or not redis.call('ZSCORE', TO_INDEX, id) then -- lists.push() checks that itself
-      index[#index + 1], index[#index + 2] = due, id
+      index[#index + 1], index[#index + 2] = score_of(kept, i), id
       hash[#hash + 1] = id
       if unreadable then
         hash[#hash + 1] = document

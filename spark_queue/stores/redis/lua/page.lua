@@ -19,14 +19,11 @@ local low = '[' .. tag .. '\0'
 if last ~= '' then
   low = '[' .. last .. '\1'
   -- the run of that message may have more messages after it
-  local run = redis.call('ZREVRANGEBYLEX', HELD, '(' .. last .. '\1', '[' .. sub(last, 1, #tag + 17), 'LIMIT', 0, 1)[1]
+  local run = run_before(last)
   if run then
-    local messages, id, at = new_messages(), sub(last, #tag + 18), 1
+    local messages = new_messages()
     add_run(messages, run)
-    while messages.ids[at] and not is_before(id, messages.ids[at]) do
-      at = at + 1
-    end
-    add_held(messages_from(messages, at))
+    add_held(messages_from(messages, first_after(messages, last)))
   end
 end
 

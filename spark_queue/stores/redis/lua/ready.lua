@@ -5,5 +5,5 @@
 local now = now_ms()
 local swept = sweep_expired_leases(now)
 local last = min(now, tonumber(ARGV[1]))
-local ready = redis.call('ZCOUNT', INDEX, '-inf', digits(last)) + count_extra_messages(last)
+local ready = redis.call('ZCOUNT', INDEX, '-inf', due_by(last)) + count_extra_messages(last)
 return { swept and 1 or 0, ready + (lists and lists.count() or 0) } -- a few of the list may be due later

@@ -9,7 +9,13 @@ local kept = check_held(old)
 if #kept.ids < #ARGV - n - 2 then
   return 0
 end
-local replaced, seen = {}, {}
+-- The new ones take the place of the first old one, and what a bucket has more of: see score_after().
+local due, place = due_of(kept, 1), tonumber(tag == '' and kept.ends[1] or score_of(kept, 1))
+local scores, replaced, seen = {}, {}, {}
+for i = 1, n, 3 do
+  place = i > 1 and score_after(place, ARGV[i - 1], ARGV[i + 2]) or place
+  scores[i] = ARGV[i + 3] == due and place or tonumber(ARGV[i + 3])
+end
 for _, id in ipairs(kept.ids) do
   replaced[id] = true
 end
@@ -29,11 +35,11 @@ if tag == '' then
   for i = 1, n, 3 do
     local offset = 2 * (i - 1) / 3
     messages = messages + rows_of(rows[i])
-    push_rows[offset + 2], push_rows[offset + 3] = rows[i + 1], rows[i]
+    push_rows[offset + 2], push_rows[offset + 3] = score_text(scores[i]), rows[i]
     push_rows[2 * k + offset + 2], push_rows[2 * k + offset + 3] = rows[i], rows[i + 2]
   end
   push_rows[1] = messages
-  push(push_rows)
+  push(push_rows, false, true)
   return 1
 end
 local current, leaving = lease_ends(tag)
@@ -41,11 +47,13 @@ local lease_end = current or leaving -- during a renewal the new end: the renewa
 local index, hash, ids = {}, {}, {}
 call_many('ZREM', HELD, old.runs)
 for i = 1, n, 3 do
-  local id, due, document = rows[i], tonumber(rows[i + 1]), rows[i + 2]
+  local id, document = rows[i], rows[i + 2]
   ids[#ids + 1] = id
   index[#index + 1], index[#index + 2] = lease_end, id
   hash[#hash + 1], hash[#hash + 2] = id, document
-  add_to_held(tag .. '\0' .. format('%015d', due) .. '\0', ids, #ids, #ids)
+  local ms, mark = split_score(scores[i])
+  local run = run_head(tag, ms) .. marked(mark, id)
+  add_to_held(run, run, run)
 end
 call_many('HSET', HASH, hash)
 call_many('ZADD', INDEX, index)

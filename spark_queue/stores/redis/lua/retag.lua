@@ -15,7 +15,9 @@ if #kept.ids > 0 then
   end
   local index = {}
   for i, id in ipairs(kept.ids) do
-    add_to_held(to .. sub(kept.starts[kept.at[i]], -17), kept.ids, i, i)
+    local group = kept.at[i]
+    local run = to .. sub(kept.starts[group], #kept.tags[group] + 1) .. id
+    add_to_held(run, run, run)
     index[2 * i - 1], index[2 * i] = lease_end, id
   end
   call_many('ZADD', INDEX, index)

@@ -6,7 +6,7 @@
 -- records at once, but a bucket has to be looked at.
 
 local now, limit = now_ms(), tonumber(ARGV[1])
-local ready = redis.call('ZCOUNT', INDEX, '-inf', digits(now))
+local ready = redis.call('ZCOUNT', INDEX, '-inf', due_by(now))
 local scheduled = redis.call('ZCARD', INDEX) - ready
 local reserved = 0
 local leases = redis.call(
@@ -28,7 +28,7 @@ if limit == 0 then
   for i, score in ipairs(query_many('ZMSCORE', INDEX, found)) do
     if score then
       local more = rows_of(found[i]) - 1
-      if tonumber(score) <= now then
+      if floor(tonumber(score)) <= now then
         ready = ready + more
       elseif ends[score] then
         reserved = reserved + more
@@ -38,7 +38,7 @@ if limit == 0 then
     end
   end
 elseif redis.call('EXISTS', BUCKETS) == 1 then
-  local found = redis.call('ZRANGEBYSCORE', INDEX, '-inf', digits(now), 'LIMIT', 0, limit)
+  local found = redis.call('ZRANGEBYSCORE', INDEX, '-inf', due_by(now), 'LIMIT', 0, limit)
   more_ready = ready > #found and 1 or 0
   ready = ready + count_messages(found) - #found
   local left = limit
@@ -47,7 +47,7 @@ elseif redis.call('EXISTS', BUCKETS) == 1 then
     more_reserved = records > #found and 1 or more_reserved
     reserved, left = reserved + count_messages(found) - #found, left - #found
   end
-  found = redis.call('ZRANGEBYSCORE', INDEX, '(' .. digits(now), '+inf', 'WITHSCORES', 'LIMIT', 0, limit)
+  found = redis.call('ZRANGEBYSCORE', INDEX, digits(now + 1), '+inf', 'WITHSCORES', 'LIMIT', 0, limit)
   for i = 1, #found, 2 do
     if not ends[found[i + 1]] then
       scheduled = scheduled + rows_of(found[i]) - 1

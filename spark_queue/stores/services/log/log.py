@@ -44,6 +44,7 @@ import pyarrow as pa
 from spark_queue.errors import CheckpointError, plural
 from spark_queue.messages.times import MAX_TIME_MS
 from spark_queue.stores.base import Store
+from spark_queue.stores.services.log.finding import find_number, find_time
 from spark_queue.stores.services.log.log_notes import LogNotes
 from spark_queue.stores.services.log.sealing import PAUSE_CACHE_MS, Sealer
 from spark_queue.stores.services.log.segments import LOG_TAG, LogMetadata, LogPosition, LogRange
@@ -101,6 +102,18 @@ class Log:
         """The positions of the first retained message and of the next message to come."""
         metadata = self._notes.load_or_create()
         return self._notes.first_position(metadata).position, metadata.end
+
+    def position_at(self, number: int) -> LogPosition | None:
+        """Return the position with this number, `None` if it is not retained, or after the end."""
+        return find_number(self._notes, self._notes.load_or_create(), number)
+
+    def position_since(self, moment: int) -> LogPosition | None:
+        """Return the position of the first message that was due at `moment` (ms) or later.
+
+        `None` if none is retained. Later messages may have been due earlier: see the module.
+        """
+        metadata = self._notes.load_or_create()
+        return find_time(self._store, self._queue, self._notes, metadata, moment, self.fetch)
 
     def resolve(self, log_position: LogPosition) -> LogPosition:
         """Return the position if it is retained.

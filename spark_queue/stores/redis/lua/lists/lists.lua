@@ -51,7 +51,7 @@ end
 -- Messages of an expired lease stay with their tag until the lease is swept.
 local function deliver_due(front)
   local now = digits(now_ms())
-  local due = redis.call('ZRANGEBYSCORE', INDEX, '-inf', now, 'WITHSCORES', 'LIMIT', 0, CHUNK)
+  local due = redis.call('ZRANGEBYSCORE', INDEX, '-inf', due_by(now_ms()), 'WITHSCORES', 'LIMIT', 0, CHUNK)
   if #due == 0 then
     return false
   end
@@ -83,7 +83,7 @@ lists.push = function(rows, q, front)
     if not (in_index[i] or seen[id] or layout.has_id(q, id)) then
       local due, document = rows[2 * i], rows[2 * n + 2 * i + 1]
       seen[id], new = true, new + 1
-      if tonumber(due) <= now then
+      if floor(tonumber(due)) <= now then
         ready[#ready + 1], documents[#documents + 1] = id, document
       else
         index[#index + 1], index[#index + 2] = due, id
@@ -117,7 +117,7 @@ lists.on_released = function(ids, front)
   layout.on_released(ids)
   local now, due = now_ms(), {}
   for i, score in ipairs(query_many('ZMSCORE', INDEX, ids)) do
-    if score and tonumber(score) <= now then
+    if score and floor(tonumber(score)) <= now then
       due[#due + 1] = ids[i]
     end
   end
@@ -165,9 +165,9 @@ local function pop_messages(limit, latest, now, fits)
 end
 
 -- Take the next messages of the list for a tag, and write their documents to the hash. Return ids,
--- due times, whether there may be more, and whether one did not fit. A tag holds messages in the
--- order of (due, id), and it must get them in the order of the list. So the due time of some is a few
--- ms later.
+-- scores, whether there may be more, and whether one did not fit. A tag holds messages in the order of
+-- (score, id), and it must get them in the order of the list. So the score of some is later: parts of
+-- a ms, or until one before it is due.
 lists.claim = function(tag, limit, latest, now, fits)
   deliver_due(true)
   local ids, found, dues, more, full = pop_messages(limit, latest, now, fits)
@@ -176,15 +176,15 @@ lists.claim = function(tag, limit, latest, now, fits)
   if last_run then
     local held = new_messages()
     add_run(held, last_run)
-    last, moment = held.ids[#held.ids], tonumber(due_of(held, #held.ids))
+    last, moment = held.ids[#held.ids], tonumber(score_of(held, #held.ids))
   end
   local hash = {}
   for i, id in ipairs(ids) do
     if last and dues[i] <= moment then
-      dues[i] = is_before(last, id) and moment or moment + 1
+      dues[i] = is_before(last, id) and moment or moment + 1 / PARTS
     end
     last, moment = id, dues[i]
-    dues[i] = digits(moment)
+    dues[i] = score_text(moment)
     hash[2 * i - 1], hash[2 * i] = id, found[i]
   end
   call_many('HSET', HASH, hash)
@@ -195,13 +195,21 @@ lists.claim = function(tag, limit, latest, now, fits)
   return ids, dues, more, full
 end
 
--- Move up to CHUNK messages from the list to the index, where scripts can select them. Return
--- whether there may be more.
+-- Move up to CHUNK messages from the list to the index, where scripts can select them. Those of the
+-- same due time keep their order. Return whether there may be more.
 lists.fill = function()
   local ids, found, dues = pop_messages(CHUNK, NEVER, now_ms())
-  local index, hash = {}, {}
+  local index, hash, last_ids, last_scores = {}, {}, {}, {}
   for i, id in ipairs(ids) do
-    index[2 * i - 1], index[2 * i] = digits(dues[i]), id
+    local due = tonumber(dues[i])
+    local last, score = last_ids[due], last_scores[due]
+    if not last then
+      score = next_score(INDEX, due, id)
+    elseif not is_before(last, id) then
+      score = score + 1 / PARTS
+    end
+    last_ids[due], last_scores[due] = id, score
+    index[2 * i - 1], index[2 * i] = score_text(score), id
     hash[2 * i - 1], hash[2 * i] = id, found[i]
   end
   call_many('HSET', HASH, hash)

@@ -1,0 +1,63 @@
+"""How a write turns its struct payloads into JSON: by its options, as `to_json` takes them.
+
+The driver checks the options. A task finds the zone and the conf of its session in its local
+properties, in which Spark passes what was set in the session.
+"""
+
+from __future__ import annotations
+
+from pyspark import TaskContext
+
+from spark_queue.options.consistency import option_error, option_name
+from spark_queue.options.queue_options import QueueOptions
+from spark_queue.options.time_zones import zone_of
+from spark_queue.spark.json_moments import MomentStyle
+from spark_queue.spark.json_write import JsonStyle
+from spark_queue.spark.moment_patterns import MomentPart, Unfit, compile_pattern, local_moment
+from spark_queue.spark.payload_zone import payload_zone
+
+#: The local property with the default of `ignoreNullFields`.
+_IGNORE_NULLS_PROPERTY = "spark.sql.jsonGenerator.ignoreNullFields"
+
+#: The options with patterns, and a moment of each type: without a zone, or without a time.
+_PATTERNS = {
+    "timestamp_format": local_moment(0, 0, 0, "UTC"),
+    "timestamp_ntz_format": local_moment(0, 0),
+    "date_format": local_moment(0),
+}
+
+
+def check_style(options: QueueOptions) -> None:
+    """Raise `OptionError` if a pattern of a write is wrong."""
+    for name in _PATTERNS:
+        _pattern(options, name)
+
+
+def style_of(options: QueueOptions) -> JsonStyle:
+    """Return how the task that runs writes JSON."""
+    task = TaskContext.get()
+    ignore_nulls = options.ignore_null_fields
+    if ignore_nulls is None:
+        ignore_nulls = task is None or (task.getLocalProperty(_IGNORE_NULLS_PROPERTY) or "true").lower() == "true"
+    moments = MomentStyle(
+        zone=zone_of(payload_zone(options) or "UTC").info,
+        timestamp=_pattern(options, "timestamp_format"),
+        timestamp_ntz=_pattern(options, "timestamp_ntz_format"),
+        date=_pattern(options, "date_format"),
+    )
+    return JsonStyle(moments, ignore_nulls=ignore_nulls)
+
+
+def _pattern(options: QueueOptions, name: str) -> MomentPart | None:
+    """Return the function for the pattern in an option, `None` if it is not set."""
+    pattern = getattr(options, name)
+    if pattern is None:
+        return None
+    try:
+        write = compile_pattern(pattern)
+        write(_PATTERNS[name])
+    except Unfit as error:
+        raise option_error(option_name(name), f"is {pattern!r}, which does not fit: {error}") from None
+    except ValueError as error:
+        raise option_error(option_name(name), f"is {pattern!r}, which is no pattern for a moment: {error}") from None
+    return write
