@@ -380,7 +380,7 @@ class Machine(RuleBasedStateMachine):
         )
         told = None
         if death:
-            told = {"x-dl-from-queue": self.named(queue)} | ({"x-error": death.reason} if death.reason else {})
+            reasons = {"x-dl-from-queue": self.named(queue)} | ({"x-error": death.reason} if death.reason else {})
         failed, history = (death.failed, death.history > 0) if death else (0, False)
         assert moved == self.model.move(queue, to, tag, ids, limit, min_tries, told, failed, history)
         self.compare_past(client, queue)

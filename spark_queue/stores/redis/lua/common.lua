@@ -700,8 +700,8 @@ local function as_runs(messages)
   return found
 end
 
--- Add the next runs of a range until there are `limit` messages; the last run may exceed it. Return
--- whether the range has no more.
+-- Add the next runs of a range until there are `limit` messages; the last run may exceed it.
+-- Returns whether the range has no more.
 local function scan_runs(messages, low, high, limit)
   while #messages.ids < limit do
     local step = math.ceil((limit - #messages.ids) / RUN)
@@ -760,9 +760,9 @@ local function find_whole_groups(tag, text)
   return ids
 end
 
--- Return the ids of a run, if all its messages are still held, and the rank of the first, if they are
--- contiguous in the index. Return nil for other runs. It does so for short runs too: check_held()
--- checks many of them together.
+-- Return the ids of a run, and the rank of the first. Return nil unless all its messages are still held,
+-- and contiguous in the index. It returns nil for short runs too: check_held() checks many of them
+-- together.
 local function find_whole_run(run)
   local tag_end, first = split_run(run)
   local stop, text = find(run, '\0', first, true), sub(run, first)
