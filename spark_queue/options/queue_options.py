@@ -258,7 +258,8 @@ class QueueOptions:
     )  # fmt: skip
     payload_format: str | None = _option(
         one_of("json", "text", "binary", "variant"), ALL_ROLES,
-        "Content of the column `payload`: JSON text, plain text, bytes, or a VARIANT.",
+        "Content of the column `payload`: JSON text, plain text, bytes, or a VARIANT. [Typed payloads](typed.md) and "
+        "[struct payloads](struct-payloads.md) are JSON: leave it out.",
         shown="`json`; in a write, by the column's type",
     )  # fmt: skip
     time_zone: str | None = _option(

@@ -23,18 +23,17 @@ from pyspark.sql.types import (
     TimestampType,
     VariantType,
 )
-from pyspark.sql.variant_utils import VariantUtils
 
 from spark_queue.errors import SchemaError, did_you_mean
-from spark_queue.messages.json_text import clean_json
 from spark_queue.messages.payload import as_json, as_text
 from spark_queue.options.inputs import DELIVERY_HASH, LOG
 from spark_queue.options.queue_options import QueueOptions
-from spark_queue.spark.json_types import NESTED_TYPES, check_names
+from spark_queue.spark.json_types import NESTED_TYPES, check_names, format_error
 from spark_queue.spark.not_null import check_not_null
 from spark_queue.spark.payload_zone import payload_zone
 from spark_queue.spark.read.arrival import ARRIVED
 from spark_queue.spark.read.offsets import delivery_of_tag
+from spark_queue.spark.typed.values import variant_of
 from spark_queue.spark.typed_json import json_parser, parse_json_column
 
 CORRUPT_COLUMN = "_corrupt_payload"
@@ -111,6 +110,7 @@ def _input_columns(options: QueueOptions, binding: str) -> dict[str, DataType]:
 def check_read_schema(schema: StructType, options: QueueOptions) -> None:
     """Raise `SchemaError` if a queue cannot be read as `schema`."""
     check_names(schema, "the schema")
+    _check_format(schema, options)
     if options.inputs is None:
         optional = LOG_OPTIONAL_COLUMNS if options.mode == LOG else OPTIONAL_COLUMNS
         _check_columns(schema, _read_columns(options) | optional, options, "a queue")
@@ -131,6 +131,28 @@ def check_read_schema(schema: StructType, options: QueueOptions) -> None:
             raise SchemaError(
                 f"column {name!r} is an input, so a struct of {names}, not {kind.simpleString()}", column=name
             )
+
+
+def _check_format(schema: StructType, options: QueueOptions) -> None:
+    """Raise `OptionError` if all payloads are typed JSON and `payloadFormat` is another one."""
+    form, payloads = options.payload_format or "json", _payload_types(schema, options)
+    if form != "json" and payloads and all(isinstance(kind, NESTED_TYPES) for kind in payloads.values()):
+        path, kind = next(iter(payloads.items()))
+        raise format_error(form, kind, path, "read from")
+
+
+def _payload_types(schema: StructType, options: QueueOptions) -> dict[str, DataType]:
+    """Return the type of each payload by its path: that of a queue, or of each input."""
+    if options.inputs is None:
+        return {one.name: one.dataType for one in schema.fields if one.name == "payload"}
+    inputs = {one.name: one.dataType for one in schema.fields if one.name in options.inputs}
+    return {
+        f"{binding}.{one.name}": one.dataType
+        for binding, kind in inputs.items()
+        if isinstance(kind, StructType)
+        for one in kind.fields
+        if one.name == "payload"
+    }
 
 
 def _check_columns(schema: StructType, columns: Mapping[str, DataType], options: QueueOptions, source: str) -> None:
@@ -189,18 +211,9 @@ class _Form:
 
     @classmethod
     def create(cls, schema: StructType, options: QueueOptions) -> _Form:
-        zone = payload_zone(options) if _has_typed_payload(schema) else None
+        typed = any(isinstance(kind, NESTED_TYPES) for kind in _payload_types(schema, options).values())
+        zone = payload_zone(options) if typed else None
         return cls(options.payload_format or "json", zone)
-
-
-def _has_typed_payload(schema: StructType) -> bool:
-    """Return whether a payload is read as columns: that of a queue, or of an input."""
-    for one in schema.fields:
-        if one.name == "payload" and isinstance(one.dataType, NESTED_TYPES):
-            return True
-        if isinstance(one.dataType, StructType) and _has_typed_payload(one.dataType):
-            return True
-    return False
 
 
 def _join_batches(
@@ -248,6 +261,8 @@ def _convert_batch(
                 _json_payloads(batch), field.dataType, target.field(name).type, form.zone
             )
             columns[name], columns[CORRUPT_COLUMN] = parsed, corrupt
+        elif name == "payload" and form.payload_format == "variant":
+            columns[name], columns[CORRUPT_COLUMN] = _variant_payloads(batch)
         elif name == "payload":
             columns[name] = _PAYLOAD_CONVERTERS[form.payload_format](batch)
         elif name == DELIVERY_HASH and tag is not None:  # messages without a tag are not delivered
@@ -289,24 +304,25 @@ def _binary_payloads(batch: pa.RecordBatch) -> pa.Array:
     return batch.column("payload")
 
 
-def _parse_variant(text: str) -> tuple[bytes, bytes]:
-    try:
-        return VariantUtils.parse_json(text)
-    except UnicodeEncodeError:  # half a surrogate pair: JSON of other programs may have one
-        return VariantUtils.parse_json(clean_json(text).decode())
-
-
-def _variant_payloads(batch: pa.RecordBatch) -> pa.Array:
-    parsed = [_parse_variant(text) for text in _json_payloads(batch).to_pylist()]
+def _variant_payloads(batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array]:
+    """Return the payloads, NULL for one that no VARIANT holds; and the texts of these."""
+    values: list[dict[str, bytes] | None] = []
+    unfit: list[str | None] = []
+    for text in _json_payloads(batch).to_pylist():
+        try:
+            values.append(variant_of(text))
+            unfit.append(None)
+        except ValueError:
+            values.append(None)
+            unfit.append(text)
     kind = arrow_schema(StructType([StructField("v", VariantType())])).field("v").type
-    return pa.array([{"value": value, "metadata": metadata} for value, metadata in parsed], kind)
+    return pa.array(values, kind), pa.array(unfit, pa.string())
 
 
 _PAYLOAD_CONVERTERS: dict[str, Callable[[pa.RecordBatch], pa.Array]] = {
     "json": _json_payloads,
     "text": _text_payloads,
     "binary": _binary_payloads,
-    "variant": _variant_payloads,
 }
 
 

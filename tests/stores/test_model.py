@@ -378,11 +378,11 @@ class Machine(RuleBasedStateMachine):
         moved = self.begin(client).move(
             self.named(queue), self.named(to), tag=tag, ids=ids, limit=limit, min_tries=min_tries, dead_letter=death
         )
-        reasons = None
+        added = None
         if death:
-            reasons = {"x-dl-from-queue": self.named(queue)} | ({"x-error": death.reason} if death.reason else {})
+            added = {"x-dl-from-queue": self.named(queue)} | ({"x-error": death.reason} if death.reason else {})
         failed, history = (death.failed, death.history > 0) if death else (0, False)
-        assert moved == self.model.move(queue, to, tag, ids, limit, min_tries, reasons, failed, history)
+        assert moved == self.model.move(queue, to, tag, ids, limit, min_tries, added, failed, history)
         self.compare_past(client, queue)
         self.compare(queue, to)
 

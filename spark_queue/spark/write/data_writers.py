@@ -87,7 +87,7 @@ class WriteOperation:
         """Check what the options say about JSON. Raises `OptionError` if they are wrong."""
         self.options = options
         self.schema = schema
-        check_style(options)
+        check_style(options, schema)
 
     @property
     def style(self) -> JsonStyle | None:
