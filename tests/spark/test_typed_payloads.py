@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from random import Random
 from typing import Any
 from uuid import UUID
 
@@ -463,6 +464,30 @@ def test_documents_are_read_together_as_each_is_by_itself(kind):
         together, _ = parsed(kind, *texts)
         exact = [parsed(kind, f"{text} and more")[0][0] for text in texts]  # read by itself, slowly
         assert together == exact
+
+
+ANY = [
+    {}, {"a": {"b": [1, "x y", {"c": " } "}]}, "é \"q\"": [1], "n": None},
+    {"a": {"$oid": "5f1d7e0123456789abcdef01"}}, {"a": 5, "b": "\t", "c": [], "d": {}, "": {"": ""}}, None, 5,
+    [{"x": 1}], {"a": [[]]}, {"l": {"l": [2]}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [MapType(StringType(), StringType()), ArrayType(StringType())], ids=str)
+@pytest.mark.parametrize("inside", [False, True])
+def test_texts_in_maps_and_arrays_have_their_spaces(kind, inside):
+    """Also those of many documents, which are read together, and beside values of other types."""
+    values = [*ANY, *[[*one.values(), one] for one in ANY if type(one) is dict]]
+    source = Random(7)
+    texts = []
+    for value in source.choices([{"v": one, "w": 1} for one in values] if inside else values, k=300):
+        text = json.dumps(value, ensure_ascii=False, indent=source.choice([None, 1]))
+        texts.append(source.choice(["", "\n "]) + text + source.choice(["", " "]))
+    kind = struct(v=kind, w=IntegerType()) if inside else kind
+    together, bad = parsed(kind, *texts)
+    each = [parsed(kind, f"{text} and more") for text in texts]  # read by itself, slowly
+    assert together == [values[0] for values, _ in each]
+    assert bad == [one[0] for _, one in each]
 
 
 def test_a_part_that_is_read_as_text_is_as_it_is_written():
