@@ -303,7 +303,7 @@ def test_spark_shows_what_is_wrong_with_options_columns_and_rows(q):
         q.read(queu="a")
     with pytest.raises(Exception, match="no column 'paylod'; did you mean 'payload'"):
         reader.schema("id STRING, paylod STRING").load().collect()
-    with pytest.raises(Exception, match="payload has two fields 'a'"):
+    with pytest.raises(Exception, match="payload has two fields 'a': rename or drop one"):
         q.writing(sql("SELECT named_struct('a', 1, 'a', 2) payload")).save()
     with pytest.raises(Exception, match="'a': its payload is not JSON"):
         q.writing(sql("SELECT 'a' id, '{oops' payload")).save()
