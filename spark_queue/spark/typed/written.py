@@ -37,7 +37,7 @@ _ESCAPED = re.compile(rb"\\u00[0-7]")
 _FORMS = text_forms()
 
 
-class WrittenPart(Protocol):
+class TextPart(Protocol):
     """Replaces, in values of one type, what is read as text by its text."""
 
     def is_in(self, values: Iterable[Any], loaded: Loaded) -> bool:
@@ -50,7 +50,7 @@ class WrittenPart(Protocol):
         """
 
 
-def part_of(kind: DataType) -> WrittenPart | None:
+def part_of(kind: DataType) -> TextPart | None:
     """Return the parts of a type that are read as text, or `None` if none is."""
     match kind:
         case StringType():
@@ -72,7 +72,7 @@ def part_of(kind: DataType) -> WrittenPart | None:
     return None
 
 
-def replace_all(part: WrittenPart, loaded: Loaded, documents: list[bytes]) -> list[int]:
+def replace_all(part: TextPart, loaded: Loaded, documents: list[bytes]) -> list[int]:
     """Replace, in the values of documents, what is read as text. Return the rows that need more.
 
     They have to be read by themselves.
@@ -93,7 +93,7 @@ def replace_all(part: WrittenPart, loaded: Loaded, documents: list[bytes]) -> li
     return failed
 
 
-def _rows(part: WrittenPart, values: list[Any], loaded: Loaded) -> list[int]:
+def _rows(part: TextPart, values: list[Any], loaded: Loaded) -> list[int]:
     """Return which values have parts that are read as text."""
     if isinstance(part, _Text):
         types = part.types & loaded.unsure
@@ -130,7 +130,7 @@ class _Unknown(_Text):
 
 @dataclass(frozen=True)
 class _Fields:
-    fields: dict[str, WrittenPart]
+    fields: dict[str, TextPart]
 
     def is_in(self, values: Iterable[Any], loaded: Loaded) -> bool:
         given = [value for value in values if type(value) is dict]
@@ -167,7 +167,7 @@ class _Fields:
 
 @dataclass(frozen=True)
 class _Items:
-    item: WrittenPart
+    item: TextPart
 
     def is_in(self, values: Iterable[Any], loaded: Loaded) -> bool:
         lists = [value for value in values if type(value) is list]
@@ -186,7 +186,7 @@ class _Items:
 
 @dataclass(frozen=True)
 class _Values:
-    item: WrittenPart
+    item: TextPart
 
     def is_in(self, values: Iterable[Any], loaded: Loaded) -> bool:
         maps = [value for value in values if type(value) is dict]
@@ -201,7 +201,7 @@ class _Values:
         return value
 
 
-def _replace_spaced(part: Part, values: list[Any], starts: npt.ArrayLike, loaded: Loaded) -> bool:
+def _replace_spaced(part: TextPart, values: list[Any], starts: npt.ArrayLike, loaded: Loaded) -> bool:
     """Replace the objects and arrays in maps or arrays of texts, if they differ only in spaces.
 
     Return whether it did. The values begin at these places. Each letter that is no space has the
