@@ -36,7 +36,7 @@ _ESCAPED = re.compile(rb"\\u00[0-7]")
 _FORMS = text_forms()
 
 
-class Part(Protocol):
+class WrittenPart(Protocol):
     """Replaces, in values of one type, what is read as text by its text."""
 
     def is_in(self, values: Iterable[Any], loaded: Loaded) -> bool:
@@ -49,7 +49,7 @@ class Part(Protocol):
         """
 
 
-def part_of(kind: DataType) -> Part | None:
+def part_of(kind: DataType) -> WrittenPart | None:
     """Return the parts of a type that are read as text, or `None` if none is."""
     match kind:
         case StringType():
@@ -71,7 +71,7 @@ def part_of(kind: DataType) -> Part | None:
     return None
 
 
-def replace_all(part: Part, loaded: Loaded, documents: list[bytes]) -> list[int]:
+def replace_all(part: WrittenPart, loaded: Loaded, documents: list[bytes]) -> list[int]:
     """Replace, in the values of documents, what is read as text. Return the rows that need more.
 
     They have to be read by themselves.
@@ -87,7 +87,7 @@ def replace_all(part: Part, loaded: Loaded, documents: list[bytes]) -> list[int]
     return failed
 
 
-def _rows(part: Part, values: list[Any], loaded: Loaded) -> list[int]:
+def _rows(part: WrittenPart, values: list[Any], loaded: Loaded) -> list[int]:
     """Return which values have parts that are read as text."""
     if isinstance(part, _Text):
         types = part.types & loaded.unsure
@@ -124,7 +124,7 @@ class _Unknown(_Text):
 
 @dataclass(frozen=True)
 class _Fields:
-    fields: dict[str, Part]
+    fields: dict[str, WrittenPart]
 
     def is_in(self, values: Iterable[Any], loaded: Loaded) -> bool:
         given = [value for value in values if type(value) is dict]
@@ -159,7 +159,7 @@ class _Fields:
 
 @dataclass(frozen=True)
 class _Items:
-    item: Part
+    item: WrittenPart
 
     def is_in(self, values: Iterable[Any], loaded: Loaded) -> bool:
         lists = [value for value in values if type(value) is list]
@@ -178,7 +178,7 @@ class _Items:
 
 @dataclass(frozen=True)
 class _Values:
-    item: Part
+    item: WrittenPart
 
     def is_in(self, values: Iterable[Any], loaded: Loaded) -> bool:
         maps = [value for value in values if type(value) is dict]
