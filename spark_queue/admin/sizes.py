@@ -13,8 +13,9 @@ from spark_queue.errors import OptionError, QueueError
 from spark_queue.options.queue_names import dead_letter_queue, is_dead_letter_queue
 from spark_queue.stores.base import Store
 from spark_queue.stores.services.existence import check_exists
-from spark_queue.stores.services.log.log import count_retained
+from spark_queue.stores.services.log.log import log_note, retained_by
 from spark_queue.stores.support.counters import Statistics
+from spark_queue.stores.support.summary import SummaryOf, SummaryRequest
 from spark_queue.stores.types import COUNT_LIMIT, ZERO_SIZES, Sizes
 
 if TYPE_CHECKING:  # needs the extra `graph`
@@ -77,35 +78,37 @@ def sizes(url: str, queues: Sequence[str] = (), *, exact: bool = True) -> list[Q
     ms even if there are millions. Raises `OptionError` if one of `queues` does not exist.
     """
     with open_existing(url, *queues) as store:
-        found = load_summaries(store, queues or store.queues(), None if exact else COUNT_LIMIT)
-        empty = [one.queue for one in found if queues and not one.total]
-        used = store.statistics_of(empty)  # one request for many: few are left for `check_exists`
-        for queue in empty:
-            if queue not in used:
-                check_exists(store, queue)
-        return found
+        found = _look(store, queues or store.queues(), None if exact else COUNT_LIMIT)
+        for one, registered in found if queues else ():
+            if not (one.total or registered):
+                check_exists(store, one.queue)
+        return [one for one, _ in found]
 
 
 def load_summaries(store: Store, queues: Sequence[str], limit: int | None = None) -> list[QueueSummary]:
     """Return the sizes of queues, in this order. With a `limit`, counting ends there.
 
-    It takes a few requests for each 100 queues. Raises `NotAQueue` if data of another program has
-    one of the names.
+    It looks once for many queues: see `Store.summary`. Raises `NotAQueue` if data of another
+    program has one of the names.
     """
-    dead_queues = {queue: dead_letter_queue(queue) for queue in queues if not is_dead_letter_queue(queue)}
-    counted = store.sizes_of([*queues, *dead_queues.values()], limit)
-    own = {queue: counted[queue] if queue in counted else store.sizes(queue) for queue in queues}  # or it raises
-    retained, statistics = count_retained(store, queues), store.statistics_of(queues)
-    return [
-        _summarize(
-            queue,
-            own[queue],
-            counted.get(dead_queues.get(queue, ""), ZERO_SIZES),  # others' data may have its name
-            retained.get(queue, 0),
-            statistics.get(queue, Statistics()).paused,
-        )
+    return [one for one, _ in _look(store, queues, limit)]
+
+
+def _look(store: Store, queues: Sequence[str], limit: int | None) -> list[tuple[QueueSummary, bool]]:
+    """Return the same, each with whether the queue is registered."""
+    names = [
+        SummaryOf(queue, "" if is_dead_letter_queue(queue) else dead_letter_queue(queue), log_note(queue))
         for queue in queues
     ]
+    found = store.summary(SummaryRequest(tuple(names), limit))
+    looked: list[tuple[QueueSummary, bool]] = []
+    for queue, dead, key in names:
+        own = found.sizes[queue] if queue in found.sizes else store.sizes(queue)  # or it raises
+        letters = found.sizes.get(dead, ZERO_SIZES)  # others' data may have its name
+        retained = retained_by(store, queue, found.notes[key].parse(key)) if key in found.notes else 0
+        paused = found.paused.get(queue)
+        looked.append((_summarize(queue, own, letters, retained, bool(paused)), paused is not None))
+    return looked
 
 
 def load_summary(store: Store, queue: str, limit: int | None) -> QueueSummary:

@@ -47,6 +47,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Self, TypeVar
 
 import pyarrow as pa
@@ -60,7 +61,7 @@ from spark_queue.errors import (
     StoreUnavailable,
     plural,
 )
-from spark_queue.messages.buckets import Buckets, ClaimLimit, Layout, Record, bytes_of, pack_buckets, rows_of
+from spark_queue.messages.buckets import Buckets, Layout, Record, bytes_of, pack_buckets, rows_of
 from spark_queue.messages.columns import earliest_due, fill_null_payloads, with_due_time
 from spark_queue.messages.dead_letter import cut_text
 from spark_queue.messages.ids import new_ids
@@ -76,6 +77,7 @@ from spark_queue.stores.queue import StoredQueue
 from spark_queue.stores.spans import WHOLE, Sample, Span, cut_spans, sample_size
 from spark_queue.stores.support.bucket_split import isolate, split_bucket
 from spark_queue.stores.support.budget import spend
+from spark_queue.stores.support.claiming import ClaimRequest, share_evenly
 from spark_queue.stores.support.conditions import check_conditions
 from spark_queue.stores.support.counters import Counters, Counts, Statistics
 from spark_queue.stores.support.damaged import Records, check_payloads, open_buckets, slice_records
@@ -85,6 +87,7 @@ from spark_queue.stores.support.refit import has_buckets, split_unfit
 from spark_queue.stores.support.scan import Scan, Scanned, ScanPage, ScanStep
 from spark_queue.stores.support.scanning import PageReader
 from spark_queue.stores.support.settings import SettingsCache
+from spark_queue.stores.support.summary import Summary, SummaryRequest
 from spark_queue.stores.support.waiting import AwaitedQueue, OneQueue, wait
 from spark_queue.stores.types import (
     ZERO_SIZES,
@@ -444,33 +447,14 @@ class Store(ABC):
         self.check_queue(queue)
         check_tag(tag)
         check_duration("lease", lease)
-        paused = self._pause_cache.is_paused(queue)
-        if partitions == 1 and not paused:
-            within = ClaimLimit(limit, limit, max_bytes)
-            claim = self._claim_or_split(queue, unseen_tag(tag) if unseen else seen_tag(tag), within, lease, before)
-            return Reserved([claim.rows] if claim.rows else [], claim.bytes, claim.full)
-        if (held := {one.tag: one.rows for one in self.reservations(queue, tag)}) or paused:
-            last = max((int(name.rpartition("/")[2]) for name in held), default=-1)
-            return Reserved([held.get(f"{tag}/{partition}", 0) for partition in range(last + 1)])
-        ready, smallest = self._attempt(self._ready, queue, limit, before), self.limits.smallest_partition
-        shares = partition_sizes(ready, partitions, min_partitions, smallest)
-        left, left_bytes, full = sum(shares), max_bytes, False
-        claims: list[Claim] = []
-        while left and len(claims) < len(shares):
-            share = None if left_bytes is None else left_bytes // (partitions - len(claims))
-            within = ClaimLimit(left, min(shares[len(claims)], left), share, any(one.rows for one in claims))
-            claims.append(self._claim_or_split(queue, f"{tag}/{len(claims)}", within, lease, before))
-            left -= min(claims[-1].rows, left)
-            if left_bytes is not None:  # those of an earlier attempt were not counted
-                left_bytes = max(0, left_bytes - ((share or 0) if claims[-1].already_held else claims[-1].bytes))
-            if claims[-1].full:
-                full = True
-                if len(claims) == len(shares) < partitions:
-                    shares.append(left)
-        rows = [one.rows for one in claims]
-        while rows and not rows[-1]:
-            rows.pop()  # the first tags may have taken whole buckets
-        return Reserved(rows, sum(one.bytes for one in claims), full and left > 0)
+        request = ClaimRequest(
+            tag, max(0, limit), max_bytes, partitions, min_partitions, lease, before, unseen,
+            self.limits.smallest_partition,
+        )  # fmt: skip
+        if self._pause_cache.is_paused(queue):
+            return Reserved(request.held_rows({one.tag: one.rows for one in self.reservations(queue, tag)}))
+        claim = self._claim_or_split(queue, request)
+        return Reserved(claim.rows, claim.bytes, claim.full)
 
     def ready(self, queue: str, limit: int, *, before: int = MAX_TIME_MS) -> int:
         """Return how many messages can be reserved now, counted up to `limit`.
@@ -482,24 +466,25 @@ class Store(ABC):
             return 0
         return self._attempt(self._ready, queue, limit, before)
 
-    def _claim_or_split(self, queue: str, tag: str, limit: ClaimLimit, lease: int | None, before: int) -> Claim:
-        """Claim records; split the first bucket if it exceeds the limit, unless it may be empty."""
+    def _claim_or_split(self, queue: str, request: ClaimRequest) -> Claim:
+        """Claim records; split the first bucket if it exceeds the limit."""
         while True:
-            claim = self._attempt(self._claim, queue, tag, limit, lease, before)
+            claim = self._attempt(self._claim, queue, request)
             if not claim.already_held:
-                self._counters.add(queue, reserve=claim.rows)
-            if claim.rows or claim.oversized_bucket is None or limit.allow_empty:
+                self._counters.add(queue, reserve=sum(claim.rows))
+            if claim.oversized_bucket is None:
                 return claim
-            rows = limit.rows_in(claim.oversized_bucket)
-            if not split_bucket(self, queue, claim.oversized_bucket, rows):  # a damaged one is claimed as a whole
-                rows = max(limit.rows, rows_of(claim.oversized_bucket))
-                limit = ClaimLimit(rows, rows)
+            rows = request.limit().rows_in(claim.oversized_bucket)
+            if not split_bucket(self, queue, claim.oversized_bucket, rows):  # a damaged one is claimed alone
+                request = replace(request, rows=rows_of(claim.oversized_bucket), bytes=None, partitions=1)
 
     @abstractmethod
-    def _claim(self, queue: str, tag: str, limit: ClaimLimit, lease: int | None, before: int) -> Claim:
-        """Reserve ready records under this tag, in order, within a limit.
+    def _claim(self, queue: str, request: ClaimRequest) -> Claim:
+        """Reserve ready records, in order, under the tags of the request: see `ClaimRequest`.
 
-        If the tag holds messages already, only return their number.
+        A step for all partitions together, whose price is in `conformance/price.py`. If the tags
+        hold messages already, reserve none. Return in both cases how many each of them holds now,
+        so a call whose answer was lost may be repeated.
         """
 
     @abstractmethod
@@ -1070,6 +1055,21 @@ class Store(ABC):
     @abstractmethod
     def _sizes(self, queues: Sequence[str], limit: int | None) -> dict[str, Sizes]: ...
 
+    def summary(self, request: SummaryRequest) -> Summary:
+        """Return sizes, pause flags and notes of many queues: see `SummaryRequest`.
+
+        It takes one step for each `queues_per_summary` queues, whose price is in
+        `conformance/price.py`. A queue is registered once this client has written its counts.
+        Raises `OptionError` for an invalid queue.
+        """
+        found = Summary()
+        for part in request.parts(self.limits.queues_per_summary):
+            found |= self._attempt(self._summary, part)
+        return found
+
+    @abstractmethod
+    def _summary(self, request: SummaryRequest) -> Summary: ...
+
     def next_mature(self, queue: str) -> int | None:
         """Return the ms until a message can next be reserved; `None` if there is no message.
 
@@ -1511,8 +1511,7 @@ def partition_sizes(
     There is one partition for each `smallest` rows, but at least `min_partitions` and at
     most `partitions`.
     """
-    parts = min(partitions, max(-(-rows // smallest), min(rows, min_partitions)))
-    return [rows // parts + (part < rows % parts) for part in range(parts)] if rows else []
+    return share_evenly(rows, partitions, min_partitions, smallest)
 
 
 def read_layout(store: Store, queue: str) -> Buckets | None:

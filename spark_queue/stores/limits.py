@@ -22,8 +22,9 @@ class StoreLimits:
     #: How many queues, or notes, one request to the database is for, about.
     queues_chunk: int = 100
 
-    #: How many queues one count of their messages is for.
+    #: How many queues one count of their messages is for, and one summary.
     queues_per_count: int = 100
+    queues_per_summary: int = 100
 
     #: At how many messages of a state a count ends that is made often.
     count_limit: int = COUNT_LIMIT

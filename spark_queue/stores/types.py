@@ -95,14 +95,15 @@ class Reservation:
 
 
 class Claim(NamedTuple):
-    """The result of a claim: how many messages the tag holds, and whether it held them before.
+    """What the tags of a claim hold: the number of messages of each.
 
-    `oversized_bucket`: the id of the next bucket, if the claim ended because it is too large.
-    `bytes`: those that were counted, if the claim has a limit of bytes. `full`: whether that limit
-    ended it.
+    A repeated claim returns the same, since it is never an increment. `already_held`: whether they
+    held messages before. `oversized_bucket`: the id of the next bucket, if the claim reserved
+    nothing because it is too large. `bytes`: those that were counted, if the claim has a limit of
+    bytes. `full`: whether that limit ended it.
     """
 
-    rows: int
+    rows: list[int]
     oversized_bucket: str | None = None
     already_held: bool = False
     bytes: int = 0

@@ -270,8 +270,8 @@ BUGS: dict[str, Bug] = {
     ),
     "limit off by one": Bug(
         "stores/sqlite/store.py",
-        "            values, size = (queue_id, min(now, before), limit.target), 0\n",
-        "            values, size = (queue_id, min(now, before), limit.target + 1), 0\n",
+        "    values, size = (queue, due, limit.target), 0\n",
+        "    values, size = (queue, due, limit.target + 1), 0\n",
         CONFORMANCE + "test_a_reserve_takes_the_first_in_order_up_to_its_limit",
     ),
     "the last queue of a request is missed": Bug(
@@ -279,6 +279,25 @@ BUGS: dict[str, Bug] = {
         "        yield items[start : start + size]\n",
         "        yield items[start : start + size - 1]\n",
         CONFORMANCE + "test_no_queue_is_missed_between_two_requests",
+    ),
+    "a repeated reserve takes more": Bug(
+        "stores/redis/lua/claim.lua",
+        "if is_first then\n  for i, range",
+        "if is_first and partitions == 0 then\n  for i, range",
+        CONFORMANCE + "test_a_repeat_after_a_lost_answer_returns_the_same",
+    ),
+    "each partition is reserved alone": Bug(
+        "stores/mongodb/store.py",
+        "            return int(self._collection(queue).bulk_write(changes, session=session).modified_count)\n",
+        "            one_by_one = (self._collection(queue).bulk_write([one], session=session) for one in changes)\n"
+        "            return sum(one.modified_count for one in one_by_one)\n",
+        CONFORMANCE + "test_a_reserve_of_many_partitions_has_the_price_of_one",
+    ),
+    "a summary lists its queues each time": Bug(
+        "stores/mongodb/marks.py",
+        "        return time.monotonic() - read < HINTED_AGE and read > self._expired\n",
+        "        return False\n",
+        CONFORMANCE + "test_a_summary_of_many_queues_has_the_price_of_one",
     ),
     "a queue gets the sizes of another": Bug(
         "stores/mongodb/counting.py",

@@ -35,6 +35,8 @@ from spark_queue.spark.read.queue_input import QueueInput
 from spark_queue.stores import named, open_store
 from spark_queue.stores.base import Store
 from spark_queue.stores.conformance.limits import limits_of
+from spark_queue.stores.mongodb.store import MongoStore
+from spark_queue.stores.redis.store import RedisStore
 from spark_queue.stores.services.ledger import LEDGER_PREFIX, batch_of
 from spark_queue.stores.services.owner import Batch
 from spark_queue.stores.services.ownership import Ownership
@@ -42,8 +44,11 @@ from spark_queue.stores.services.publishing import Publisher
 from tests.spark.drive import TEXT, Write, task
 
 #: Limits of processes that stand still for a part of a second: no heartbeat, and no lease is renewed. A query that
-#: stands still may hold messages, and readers of several inputs do not wait for its heartbeat.
-STILL = {"heartbeat": 3_600, "owner_timeout_ms": 3_600_000, "order_timeout": 0}
+#: stands still may hold messages, and readers of several inputs do not wait for its heartbeat. A claim is one step
+#: on SQLite. Others may take several, so here each takes one message.
+STILL = {
+    "heartbeat": 3_600, "owner_timeout_ms": 3_600_000, "order_timeout": 0, "command_chunk": 1, "script_chunk": 1,
+}  # fmt: skip
 
 #: Seconds that a step may take.
 PATIENCE = 60
@@ -330,7 +335,8 @@ def points() -> Iterator[None]:
         before(AbandonedEpochs, "_remove_owner", "abandon")
         before(AbandonedEpochs, "_give_back", "give")
         before(Batches, "reserve", "claim", _claims_alone)
-        before(Store, "_claim_or_split", "claim", lambda _, store, queue, tag, *rest: not tag.endswith("/0"))
+        before(MongoStore, "_hold", "claim", lambda _, store, queue, due, now, request, parts: 0 not in parts)
+        patch.setattr(RedisStore, "_run", _run_of(RedisStore._run))
         before(MultiInputPlanner, "_reserve_from_first", "claim")
         before(MultiInputPlanner, "_reserve_from_each", "claim")
         before(QueueInput, "trim", "keep", lambda _, one, start, rows, most: sum(rows) > most)
@@ -355,6 +361,18 @@ def points() -> Iterator[None]:
 def _claims_alone(process: Process, batches: Batches, *_: object) -> bool:
     """Whether a claim is a step of its own: of several inputs, with `zip`, all but the first, which waits for all."""
     return not process.several or (process.several == "zip" and process.input_of(batches.queue) > 0)
+
+
+def _run_of(real: Callable[..., Any]) -> Callable[..., Any]:
+    def run(store: Store, script: str, queue: str, *arguments: Any, **more: Any) -> Any:
+        process: Process | None = getattr(_here, "process", None)
+        if process is not None and script == "claim":
+            *_, partitions, _, _, progress = arguments
+            if partitions > 1 and progress:
+                process.stand("claim", queue)
+        return real(store, script, queue, *arguments, **more)
+
+    return run
 
 
 def _decides(process: Process, store: Store, key: str, value: Any, *_: object) -> bool:

@@ -42,7 +42,7 @@ class Real(There):
 
     def __init__(self, store: Store, name: str, world: World, other: Store | None = None) -> None:
         super().__init__(store, name, world, other)
-        parts = "2" if world.cut else "1"  # each of them is claimed in a step of its own
+        parts = "2" if world.cut else "1"  # each of them may be claimed in a step of its own: see `points`
         self._source = {
             "delivery": "exactly-once", "numPartitions": parts, "minPartitions": parts,
             "maxRecordsPerTrigger": str(world.most), "reserveAhead": "false", "waitTimeout": "0s",

@@ -94,6 +94,14 @@ class AheadContract:
         assert store.settle_and_hand_out(queue, "c/1/0", [second], Commit(), next) == (0, False)
         assert store.sizes(queue).reserved == 3
 
+    def test_a_pause_returns_what_was_reserved_ahead(self, store: Store, queue: str) -> None:
+        store.push(queue, pushes([{"n": n} for n in range(2)]))
+        reserve_ahead(store, queue, 1)
+        store.pause(queue)
+        assert store.reserve(queue, "c/1", 2, unseen=True) == [1]
+        assert store.reserve(queue, "c/2", 2, unseen=True) == []
+        store.resume(queue)
+
     def test_a_move_of_free_messages_counts_no_try_that_was_none(self, store: Store, queue: str) -> None:
         store.push(queue, pushes([{"n": n} for n in range(2)]))
         first, _ = reserve_ahead(store, queue, 2)

@@ -5,11 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_queue.stores.limits import StoreLimits
+from spark_queue.stores.mongodb.counting import JOINED_PIPELINES
 
 
 @dataclass(frozen=True, kw_only=True)
 class MongoLimits(StoreLimits):
     """Limits of a store in MongoDB. Times are in seconds."""
+
+    #: A request for many queues has one small pipeline for each.
+    queues_per_count: int = JOINED_PIPELINES
+    queues_per_summary: int = JOINED_PIPELINES
 
     #: Most ids in one command, and messages in one transaction, which has limits (60 s, the cache).
     command_chunk: int = 10_000

@@ -87,6 +87,7 @@ class Marks:
         """Connect to nothing yet."""
         self._database, self._form, self._url, self._limits = database, form, url, limits
         self._cache: dict[str, tuple[Mark, float]] = {}  # when it was read (monotonic s)
+        self._known: dict[str, float] = {}  # queues that were listed: when (monotonic s)
         self._expired = -math.inf  # answers until then are not believed
         self._listed: dict[tuple[str, str], tuple[bool, float]] = {}  # name, UUID -> is a queue; believed until
         self._inserted: dict[str, Any] = {}  # name -> the `_id` inserted last since the last check
@@ -108,6 +109,16 @@ class Marks:
             return mark
         return self.read(name, queue)
 
+    def is_known(self, name: str) -> bool:
+        """Return whether a collection was a queue when it was last read or listed.
+
+        That was at most HINTED_AGE seconds ago.
+        """
+        mark, read = self._cache.get(name, _UNKNOWN)
+        if mark is Mark.ABSENT:
+            read = self._known.get(name, -math.inf)
+        return time.monotonic() - read < HINTED_AGE and read > self._expired
+
     def read(self, name: str, queue: str) -> Mark:
         """Read the mark of a collection now. Raises `NotAQueue` as `check` does."""
         mark, read = self._cache.get(name, _UNKNOWN)
@@ -128,6 +139,7 @@ class Marks:
             self._inserted.pop(name, None)
         if isinstance(found, _Refusal):
             self._cache.pop(name, None)
+            self._known.pop(name, None)
             raise self._refuse(name, queue, found)
         self._put(name, found, began)
         return found
@@ -144,6 +156,7 @@ class Marks:
     def note_drop(self, name: str) -> None:
         """Remember that a collection was dropped: if it is there again, its mark may be late."""
         self._put(name, Mark.ABSENT, time.monotonic())
+        self._known.pop(name, None)
         self._inserted.pop(name, None)
         self._outdated.pop(name, None)
 
@@ -281,8 +294,14 @@ class Marks:
 
         Return all of them, views included, or those with these names.
         """
-        wanted = None if names is None else {"name": {"$in": list(names)}}
-        return {one["name"]: self._is_listed(one) for one in self._database().list_collections(filter=wanted)}
+        wanted, now = None if names is None else {"name": {"$in": list(names)}}, time.monotonic()
+        found = {one["name"]: self._is_listed(one) for one in self._database().list_collections(filter=wanted)}
+        for name, is_queue in found.items():
+            if is_queue and name not in self._cache:
+                if len(self._known) >= MAX_CACHED:
+                    self._known.clear()
+                self._known[name] = now
+        return found
 
     def _is_listed(self, info: Mapping[str, Any]) -> bool:
         name, now = str(info["name"]), time.monotonic()

@@ -36,7 +36,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
 from functools import partial
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, unquote_plus
 
 import pyarrow as pa
@@ -72,7 +72,7 @@ from spark_queue.errors import (
     plural,
 )
 from spark_queue.fork_locks import add_lock
-from spark_queue.messages.buckets import ClaimLimit, Record, Selected, is_bucket, select_records
+from spark_queue.messages.buckets import ClaimLimit, Record, is_bucket, rows_of, select_records
 from spark_queue.messages.json_text import dump_json
 from spark_queue.messages.times import MAX_TIME_MS
 from spark_queue.options.masking import cause_without_secrets, is_harmless, mask, parameter_name, scrub
@@ -82,7 +82,7 @@ from spark_queue.stores.base import PAGE_ROWS, chunked, rejected_rows_error
 from spark_queue.stores.limits import StoreLimits
 from spark_queue.stores.mongodb.beside import SIGNALS, STATS, Beside, check_places
 from spark_queue.stores.mongodb.bson_json import CODEC, from_bson
-from spark_queue.stores.mongodb.counting import QueuePlace, SizeCounter
+from spark_queue.stores.mongodb.counting import FEW_PLACES, Aside, QueuePlace, SizeCounter
 from spark_queue.stores.mongodb.documents import (
     BUCKET_IDS,
     BUCKETS_INDEX,
@@ -147,9 +147,11 @@ from spark_queue.stores.services.listener import Subscription
 from spark_queue.stores.services.signals import SignallingStore
 from spark_queue.stores.spans import WHOLE, Sample, Span
 from spark_queue.stores.support.budget import current_budget, spend
+from spark_queue.stores.support.claiming import ClaimRequest, Shares
 from spark_queue.stores.support.counters import Counts, Statistics
 from spark_queue.stores.support.damaged import EMPTY_PAGE, MAX_NEVER_DUE, Records
 from spark_queue.stores.support.scan import Scanned, ScanStep
+from spark_queue.stores.support.summary import Summary, SummaryRequest
 from spark_queue.stores.types import (
     Claim,
     Commit,
@@ -263,6 +265,18 @@ def _find_rejected_option(options: Sequence[str]) -> str:
                 return f"its option {name!r}: {'its value is malformed' if quotes else error}"
             return "MongoDB's driver refuses one of its options: check their names and values"
     return ""
+
+
+class _BeforeClaim(NamedTuple):
+    """What a claim finds: the messages of its tags, the server's time (ms), and any ready messages.
+
+    `most`: how many records to look at in one command.
+    """
+
+    held: dict[str, int]
+    now: int
+    any_ready: bool
+    most: int
 
 
 class MongoStore(SignallingStore):
@@ -606,65 +620,125 @@ class MongoStore(SignallingStore):
 
     # --- reservations -----------------------------------------------------------------------------
 
-    def _claim(self, queue: str, tag: str, limit: ClaimLimit, lease: int | None, before: int) -> Claim:
+    def _claim(self, queue: str, request: ClaimRequest) -> Claim:
         collection = self._queue_view(queue)
-        if held := collection.count_documents({**FENCED, "_tag": tag}, **self._hint(collection, HELD_INDEX)):
-            return Claim(held + self._extra_messages(collection, {**FENCED, "_tag": tag}), already_held=True)
-        now = self._now()
-        due = due_by(min(now, before))
-        claim = claim_update(tag, DatetimeMS(now), lease_end(now, lease))
-        fields = self._id_fields if limit.bytes is None else {**self._id_fields, **DOCUMENT_BYTES}
-        most = self.limits.command_chunk if limit.bytes is None else self._records_within(collection, due, limit)
-        claimed = extra = size = collisions = 0
-        found = Selected([])
-        while claimed + extra < limit.target and not (found.full or found.oversized_bucket):
-            wanted = limit.target - claimed - extra
-            records = min(wanted, most)  # each has a message or more
+        before = self._look_before_claim(queue, collection, request)
+        if before.held:
+            return Claim(request.held_rows(before.held), already_held=True)
+        shares, collisions, due = Shares(request, 0), 0, due_by(min(before.now, request.before))
+        fields = self._id_fields if request.bytes is None else {**self._id_fields, **DOCUMENT_BYTES}
+        wanted = min(request.rows, before.most)  # each record has a message or more
+        begun = False
+        while wanted and before.any_ready:
             # A client that has lost messages to others skips some: most likely they are taken, too.
             # Otherwise all clients would compete for the same messages again and again.
-            skip = random.randrange(records << min(collisions, MAX_SKIP_DOUBLINGS)) if collisions else 0
+            skip = random.randrange(wanted << min(collisions, MAX_SKIP_DOUBLINGS)) if collisions else 0
             by = self._hint(collection, READY_INDEX)
-            cursor = collection.find(due, fields, skip=skip, limit=records, batch_size=records, **by)
-            rows = ((one["_id"], self._id_of(one), one.get("bytes", 0)) for one in cursor.sort(WAITING_ORDER))
-            found = select_records(rows, limit.after(claimed + extra, size))
-            if not found.keys and not (found.full or found.oversized_bucket) and skip:
+            cursor = collection.find(due, fields, skip=skip, limit=wanted, batch_size=wanted, **by)
+            records = [(one["_id"], self._id_of(one), one.get("bytes", 0)) for one in cursor.sort(WAITING_ORDER)]
+            at_end = len(records) < wanted and not skip
+            if not begun:
+                shares, begun = Shares(request, self._count_ready(collection, due, request, records, at_end)), True
+            parts = shares.cut(records)
+            keys = [key for part in parts.values() for key in part]
+            if not keys and skip:
                 collisions = 0  # the skip went beyond the end
                 continue
-            if not found.keys:
+            if not keys:
                 break
             self._queue_view(queue, create=True)  # only now: an empty reserve creates no queue
-            # Messages that another client has just reserved no longer match. Then another round
-            # follows.
-            query = {**due, "_id": {"$in": found.keys}}
             try:
-                with self._killable_session() as session:
-                    taken: int = collection.update_many(query, claim, session=session, **ID_HINT).modified_count
-            except OperationFailure as error:
-                if error.code != DOCUMENT_TOO_LARGE or not self._bury_full_documents(queue, query):
+                taken = self._hold(queue, due, before.now, request, parts)
+            except BulkWriteError as error:
+                full = {one["code"] for one in error.details["writeErrors"]} == {DOCUMENT_TOO_LARGE}
+                if not (full and self._bury_full_documents(queue, {**due, "_id": {"$in": keys}})):
                     raise
-                return self._claim(queue, tag, limit, lease, before)
-            claimed += taken
-            size += found.bytes if taken else 0  # perhaps too many: those of others are among them
-            if found.rows != len(found.keys):
-                extra = self._extra_messages(collection, {**FENCED, "_tag": tag})
-            if taken < len(found.keys):
+                return self._claim(queue, request)
+            if taken < len(keys):
+                # What another client has just reserved does not match: another round follows.
                 collisions += 1
-                found = Selected([])  # more may fit now
-        return Claim(claimed + extra, found.oversized_bucket, bytes=size, full=found.full)
+                shares.correct(request.held_rows(self._count_held(collection, request)))
+            elif shares.is_complete or len(keys) < len(records):
+                break
+            if at_end:
+                break
+            wanted = min(shares.left, before.most)
+        return shares.claim()
 
-    def _records_within(self, queue: Collection[Document], due: Filter, limit: ClaimLimit) -> int:
-        """Return how many records to look at for a claim with a limit of bytes.
+    def _look_before_claim(self, queue: str, collection: Collection[Document], request: ClaimRequest) -> _BeforeClaim:
+        """Return what the tags of a claim hold, and what the first messages of the queue are.
 
-        It is an estimate by the first records. The server reads a document for its size, and would
-        read thousands of large ones of which few fit.
+        With a limit of bytes, it estimates by the first records how many to look at for it. The
+        server reads a document for its size, and would read thousands of large ones of which few
+        fit.
         """
-        if limit.target <= SAMPLED_RECORDS:
-            return SAMPLED_RECORDS
-        by = self._hint(queue, READY_INDEX)
-        cursor = queue.find(due, DOCUMENT_BYTES, limit=SAMPLED_RECORDS, **by)
-        sizes: list[int] = [one["bytes"] for one in cursor.sort(WAITING_ORDER)]
-        mean = sum(sizes) // max(1, len(sizes)) + 1
-        return max(SAMPLED_RECORDS, min(self.limits.command_chunk, 2 * (limit.bytes or 0) // mean))
+        first: list[Document] = [
+            {"$match": {**self._queue_fields(queue), **due_by(MAX_TIME_MS)}},
+            {"$sort": dict(WAITING_ORDER)},
+            {"$limit": 1 if request.bytes is None else SAMPLED_RECORDS},
+            {"$group": {"_id": None, "due": {"$min": "$mature"}, "bytes": {"$avg": {"$bsonSize": "$$ROOT"}}}},
+            {"$addFields": {"now": "$$NOW"}},
+        ]
+        steps = [*self._held_steps(request), {"$unionWith": {"coll": collection.name, "pipeline": first}}]
+        found = list(collection.aggregate(steps, **self._hint(collection, HELD_INDEX)))
+        held = {one["_id"]: int(one["rows"]) for one in found if "now" not in one}
+        queued = next((one for one in found if "now" in one), None)
+        if queued is None:
+            return _BeforeClaim(held, 0, False, 0)
+        most, now = self.limits.command_chunk, int(queued["now"])
+        if request.bytes is not None:
+            fitting = 2 * request.bytes // (int(queued["bytes"]) + 1)
+            most = SAMPLED_RECORDS if request.rows <= SAMPLED_RECORDS else max(SAMPLED_RECORDS, min(most, fitting))
+        return _BeforeClaim(held, now, int(queued["due"]) <= min(now, request.before), most)
+
+    def _held_steps(self, request: ClaimRequest) -> list[Document]:
+        """Return a pipeline that counts the messages of each tag of a claim."""
+        query = held_by(request.tag) if request.partitions > 1 else {**FENCED, "_tag": request.tag_of(0)}
+        return [{"$match": query}, {"$group": {"_id": "$_tag", "rows": {"$sum": count_expression(self._rows_field)}}}]
+
+    def _count_held(self, collection: Collection[Document], request: ClaimRequest) -> dict[str, int]:
+        found = collection.aggregate(self._held_steps(request), **self._hint(collection, HELD_INDEX))
+        return {one["_id"]: int(one["rows"]) for one in found}
+
+    def _count_ready(
+        self,
+        collection: Collection[Document],
+        due: Filter,
+        request: ClaimRequest,
+        records: Sequence[tuple[Any, str, int]],
+        at_end: bool,
+    ) -> int:
+        """Return how many messages several partitions may share, from the first ready records."""
+        if request.partitions == 1:
+            return 0
+        ready = sum(rows_of(id) for _, id, _ in records)
+        if at_end or ready >= request.rows:
+            return ready
+        steps: list[Document] = [
+            {"$match": due},
+            {"$sort": dict(WAITING_ORDER)},
+            {"$limit": request.rows},
+            {"$group": {"_id": None, "rows": {"$sum": count_expression(self._rows_field)}}},
+        ]
+        found = list(collection.aggregate(steps, **self._hint(collection, READY_INDEX)))
+        return int(found[0]["rows"]) if found else ready
+
+    def _hold(self, queue: str, due: Filter, now: int, request: ClaimRequest, parts: Mapping[int, list[Any]]) -> int:
+        """Reserve records by their keys for partitions, with one command; return their number.
+
+        Raises `OptionError` if the name of the queue is not allowed.
+        """
+        ours, until = self._queue_fields(queue), lease_end(now, request.lease)
+        changes = [
+            UpdateMany(
+                {**ours, **due, "_id": {"$in": keys}},
+                claim_update(request.tag_of(partition), DatetimeMS(now), until),
+                **ID_HINT,
+            )
+            for partition, keys in parts.items()
+        ]
+        with self._killable_session() as session:
+            return int(self._collection(queue).bulk_write(changes, session=session).modified_count)
 
     def _bury_full_documents(self, queue: str, query: Filter) -> int:
         """Make dead letters of documents that have no room for a reservation; return their number.
@@ -1116,19 +1190,60 @@ class MongoStore(SignallingStore):
         places = self._find_places(queues)
         first = next((queue for queue, place in places.items() if place.exists), None)
         hint = {} if first is None else self._hint(self._collection(first), READY_INDEX)
-        counter = SizeCounter(self._database(), self._now(), limit, self._bucket_ids, self._rows_field)
-        return counter.count(places, **hint)
+        return SizeCounter(self._database(), self._now(), limit, self._rows_field).count(places, **hint)
 
-    def _find_places(self, queues: Sequence[str]) -> dict[str, QueuePlace]:
-        """Return where each of these queues is, or would be. Data of other programs is left out."""
+    def _summary(self, request: SummaryRequest) -> Summary:
+        for queue in request.places:
+            self.check_queue(queue)
+        now, paused = self._read_flags(request.queues)
+        counter = SizeCounter(self._database(), now, request.limit, self._rows_field)
+        notes = Aside(self._own_prefix + NOTES, request.notes)
+        if len(request.places) > FEW_PLACES:  # most dead-letter queues do not exist: a list is worth its time
+            sizes = counter.count(self._find_places(request.places), aside=notes)
+        else:
+            places = {one: QueuePlace(self._collection_name(one), self._queue_fields(one)) for one in request.places}
+            sizes = counter.count(places, aside=notes)
+            asked = [one for one in request.places if one in request.queues or sizes[one].total]
+            unknown = [one for one in asked if not self._marks.is_known(places[one].collection)]
+            refused = set(unknown).difference(self._find_places(unknown, listed=True))
+            sizes = {queue: one for queue, one in sizes.items() if queue not in refused}
+        return Summary(sizes, paused, {one["_id"]: _to_raw_note(one) for one in counter.found_aside})
+
+    def _read_flags(self, queues: Sequence[str]) -> tuple[int, dict[str, bool]]:
+        """Return the server's time (ms), and whether each of these queues is paused.
+
+        Queues without statistics are left out. Mostly it takes one command: the statistics of any
+        queue are on the same server.
+        """
+        ids = {self._statistics_id(queue): queue for queue in queues}
+        statistics = self._beside.statistics().with_options(codec_options=CODEC)
+        any_one: Document = {"coll": statistics.name, "pipeline": [{"$limit": 1}, {"$project": {"paused": 1}}]}
+        steps: list[Document] = [
+            {"$match": {"_id": {"$in": list(ids)}}},
+            {"$project": {"paused": 1}},
+            {"$unionWith": any_one},
+            {"$addFields": {"now": "$$NOW"}},
+        ]
+        found = list(statistics.aggregate(steps))
+        same_server = statistics.database.client is self._database().client
+        now = int(found[0]["now"]) if found and same_server else self._now()
+        return now, {ids[one["_id"]]: bool(one.get("paused")) for one in found if one["_id"] in ids}
+
+    def _find_places(self, queues: Sequence[str], *, listed: bool = False) -> dict[str, QueuePlace]:
+        """Return where each of these queues is, or would be. Data of other programs is left out.
+
+        `listed`: list the collections also for a single queue.
+        """
         named = {queue: QueuePlace(self._collection_name(queue), self._queue_fields(queue)) for queue in queues}
-        if len(queues) == 1:
-            return {} if self._is_foreign(queues[0]) else named
-        listed = self._marks.list_collections({one.collection for one in named.values()})
+        if len(queues) < 2 and not (queues and listed):
+            return {} if queues and self._is_foreign(queues[0]) else named
+        names = {one.collection for one in named.values()}
+        existing = self._marks.list_collections(names if len(names) <= 4 * self.limits.queues_chunk else None)
         # A list refuses a queue that is being created, too.
-        foreign = {name for name, is_queue in listed.items() if not is_queue and self._is_refused(name)}
+        found = {name for name, is_queue in existing.items() if name in names and not is_queue}
+        foreign = {name for name in found if self._is_refused(name)}
         return {
-            queue: place._replace(exists=place.collection in listed)
+            queue: place._replace(exists=place.collection in existing)
             for queue, place in named.items()
             if place.collection not in foreign
         }

@@ -30,7 +30,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import cache
 from hashlib import sha1
@@ -44,13 +44,13 @@ import redis
 
 from spark_queue.errors import NotAQueue, StoreError
 from spark_queue.messages.batching import batch_by_size
-from spark_queue.messages.buckets import MAX_BUCKET_BYTES, ClaimLimit, Record
+from spark_queue.messages.buckets import MAX_BUCKET_BYTES, Record
 from spark_queue.messages.columns import due_ms, pushed_ms
 from spark_queue.messages.schema import BUCKET_PREFIX
 from spark_queue.messages.times import MAX_TIME_MS
 from spark_queue.options.masking import cause_without_secrets, mask
 from spark_queue.options.url import StoreUrl
-from spark_queue.stores.base import PAGE_BYTES, PAGE_ROWS
+from spark_queue.stores.base import PAGE_BYTES, PAGE_ROWS, chunked
 from spark_queue.stores.limits import StoreLimits
 from spark_queue.stores.redis.address import RedisAddress
 from spark_queue.stores.redis.connections import ServerConnections, pool_text
@@ -79,11 +79,13 @@ from spark_queue.stores.services.listener import Subscription
 from spark_queue.stores.services.signals import SignallingStore
 from spark_queue.stores.spans import WHOLE, Sample, Span
 from spark_queue.stores.support.budget import current_budget, spend
+from spark_queue.stores.support.claiming import ClaimRequest, without_empty
 from spark_queue.stores.support.conditions import meets
 from spark_queue.stores.support.counters import Counts, Statistics
 from spark_queue.stores.support.damaged import EMPTY_PAGE, Records, filter_records, id_of
 from spark_queue.stores.support.damaged import keys_of as keys_of_id
 from spark_queue.stores.support.scan import Scanned, ScanStep
+from spark_queue.stores.support.summary import Summary, SummaryRequest
 from spark_queue.stores.types import (
     Claim,
     Commit,
@@ -106,6 +108,7 @@ from spark_queue.stores.types import (
 T = TypeVar("T")
 
 READ_BATCH = 500  #: most documents that one command reads: their size is not known before
+SIZES_CHUNK = 25  #: most queues whose messages one script call counts
 MAX_COUNTED = 1_000  #: most buckets, and leases, that a count with a limit looks at
 NOTE_FIELDS = ("value", "version", "written")  #: the fields of a note
 NO_END = MAX_TIME_MS  #: the end (ms) of a lease that does not end
@@ -351,17 +354,22 @@ class RedisStore(SignallingStore):
 
     # --- reservations -----------------------------------------------------------------------------
 
-    def _claim(self, queue: str, tag: str, limit: ClaimLimit, lease: int | None, before: int) -> Claim:
-        taken, state, size, large = 0, b"more", 0, []
-        limits = max(limit.rows, 0), max(limit.target, 0)
+    def _claim(self, queue: str, request: ClaimRequest) -> Claim:
+        several = request.partitions > 1
+        tag = request.tag if several else request.tag_of(0)
+        arguments = (
+            tag, request.rows, _lease_argument(request.lease), request.before,
+            "" if request.bytes is None else request.bytes, request.partitions, request.min_partitions,
+            request.smallest,
+        )  # fmt: skip
+        state, progress = b"more", b""
         while state == b"more":
-            taken, state, size, *large = self._run(
-                "claim", queue, tag, *limits, _lease_argument(lease), before, taken,
-                "" if limit.bytes is None else limit.bytes, size, int(not limit.allow_empty),
-            )  # fmt: skip
+            state, progress, size, full, large, *rows = self._run("claim", queue, *arguments, progress)
         if state == b"held":
-            return Claim(self._count_held(queue, tag), already_held=True)
-        return Claim(int(taken), id_of(large[0]) if large else None, bytes=int(size), full=state == b"full")
+            held = {one.tag: one.rows for one in self._reservations(queue, tag)} if several else {}
+            return Claim(request.held_rows(held or {tag: self._count_held(queue, tag)}), already_held=True)
+        bucket = id_of(large) if state == b"large" else None
+        return Claim(without_empty(rows), bucket, bytes=int(size), full=bool(full))
 
     def _ready(self, queue: str, limit: int, before: int) -> int:
         return min(self._sweep_expired(queue, before), limit)
@@ -770,17 +778,57 @@ class RedisStore(SignallingStore):
         return [persistence, full_memory]
 
     def _sizes(self, queues: Sequence[str], limit: int | None) -> dict[str, Sizes]:
+        with self._connection() as client:
+            return self._read_sizes(client, queues, limit)[0]
+
+    def _summary(self, request: SummaryRequest) -> Summary:
+        def ask(pipeline: Any) -> None:
+            for queue in request.queues:
+                pipeline.hmget(self._statistics_key(queue), "name", "paused")
+            for key in request.notes:
+                pipeline.hmget(note_key(key, self.layout_name), *NOTE_FIELDS)
+
+        with self._connection() as client:
+            cluster = self._connections.cluster(client)
+            is_cluster = cluster is not client
+            sizes, found = self._read_sizes(client, request.places, request.limit, None if is_cluster else ask)
+            if is_cluster:
+                pipeline = cluster.pipeline(transaction=False)
+                ask(pipeline)
+                found = pipeline.execute()
+        flags = zip(request.queues, found, strict=False)
+        notes = zip(request.notes, found[len(request.queues) :], strict=True)
+        return Summary(
+            sizes,
+            {queue: paused == b"true" for queue, (name, paused) in flags if name or paused},
+            {key: note for key, fields in notes if (note := _to_note(*fields))},
+        )
+
+    def _read_sizes(
+        self, client: Any, queues: Sequence[str], limit: int | None, ask: Callable[[Any], None] | None = None
+    ) -> tuple[dict[str, Sizes], list[Any]]:
+        """Return the sizes of queues by name, and the answers to what `ask` adds to the pipeline.
+
+        Raises redis-py's `ResponseError` for an answer that is an error.
+        """
         # Redis counts records at once, but has to look at each bucket and lease.
         most = 0 if limit is None else min(limit, MAX_COUNTED)
+        in_cluster = self._connections.cluster(client) is not client  # then the keys of a call are of one queue
+        parts = list(chunked(list(queues), 1 if in_cluster else SIZES_CHUNK))
+        keys = [[key for queue in part for key in (*self._keys(queue), *self._list_keys(queue))] for part in parts]
+        width = len(keys[0]) // len(parts[0]) if parts else 0
+        answers = _call_on_each(client, self._script("sizes"), keys, most, width, ask=ask)
+        for one in answers:
+            if isinstance(one, redis.RedisError):
+                raise one
         found: dict[str, Sizes] = {}
-        with self._connection() as client:
-            keys = [[*self._keys(queue), *self._list_keys(queue)] for queue in queues]
-            for queue, answer in zip(queues, _call_on_each(client, self._script("sizes"), keys, most), strict=True):
-                if not isinstance(answer, redis.RedisError):
-                    found[queue] = _to_sizes(answer)
-                elif "WRONGTYPE" not in str(answer):  # else another program uses the name
-                    raise answer
-        return found
+        counted = chain.from_iterable(answers[: len(parts)])
+        for queue, answer in zip(queues, counted, strict=True):
+            if not isinstance(answer, bytes):
+                found[queue] = _to_sizes(answer)
+            elif b"WRONGTYPE" not in answer:  # else another program uses the name
+                raise redis.ResponseError(answer.decode(errors="replace"))
+        return found, answers[len(parts) :]
 
     def _next_mature(self, queue: str) -> int | None:
         keys = self._keys(queue)
@@ -1027,10 +1075,16 @@ def _call_script(client: Any, script: tuple[str, str], keys: Sequence[str], *arg
         return client.eval(text, len(keys), *keys, *arguments)
 
 
-def _call_on_each(client: Any, script: tuple[str, str], keys: Sequence[Sequence[str]], *arguments: Any) -> list[Any]:
+def _call_on_each(
+    client: Any,
+    script: tuple[str, str],
+    keys: Sequence[Sequence[str]],
+    *arguments: Any,
+    ask: Callable[[Any], None] | None = None,
+) -> list[Any]:
     """Call a script that only reads, once for each list of keys, in one round trip.
 
-    Return the answers. Some may be errors.
+    `ask` adds commands to the pipeline. Return the answers. Some may be errors.
     """
     digest, text = script
     answers: list[Any] = []
@@ -1041,6 +1095,8 @@ def _call_on_each(client: Any, script: tuple[str, str], keys: Sequence[Sequence[
                 pipeline.eval(text, len(some), *some, *arguments)
             else:
                 pipeline.evalsha(digest, len(some), *some, *arguments)
+        if ask is not None:
+            ask(pipeline)
         answers = pipeline.execute(raise_on_error=False)
         if not any(isinstance(one, redis.exceptions.NoScriptError) for one in answers):
             break

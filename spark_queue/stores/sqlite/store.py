@@ -28,7 +28,15 @@ import pyarrow.compute as pc
 
 from spark_queue.errors import OptionError, StoreError, StoreUnavailable, did_you_mean, plural
 from spark_queue.messages.arrow_bytes import DamagedBytes, append_digest, from_bytes_with_digest, to_bytes
-from spark_queue.messages.buckets import ClaimLimit, Record, are_buckets, count_rows, rows_of, select_records
+from spark_queue.messages.buckets import (
+    ClaimLimit,
+    Record,
+    Selected,
+    are_buckets,
+    count_rows,
+    rows_of,
+    select_records,
+)
 from spark_queue.messages.columns import due_ms, header_dicts, pushed_ms, slice_by_size, with_due_time
 from spark_queue.messages.schema import BUCKET_PREFIX, PUSHES, WRITTEN
 from spark_queue.messages.times import MAX_TIME_MS
@@ -49,9 +57,11 @@ from spark_queue.stores.sqlite.sampling import sample_records, span_clause
 from spark_queue.stores.sqlite.scanning import condition_clauses, scan_records
 from spark_queue.stores.sqlite.shared_connection import SharedConnection
 from spark_queue.stores.support.budget import current_budget, spend
+from spark_queue.stores.support.claiming import ClaimRequest, Shares
 from spark_queue.stores.support.counters import ACTS, Counts, Statistics
 from spark_queue.stores.support.damaged import EMPTY_PAGE, MAX_NEVER_DUE, Records, id_of
 from spark_queue.stores.support.scan import Scanned, ScanStep
+from spark_queue.stores.support.summary import Summary, SummaryRequest
 from spark_queue.stores.types import (
     UNSEEN,
     ZERO_SIZES,
@@ -442,46 +452,34 @@ class SqliteStore(Store):
 
     # --- reservations -----------------------------------------------------------------------------
 
-    def _claim(self, queue: str, tag: str, limit: ClaimLimit, lease: int | None, before: int) -> Claim:
+    def _claim(self, queue: str, request: ClaimRequest) -> Claim:
         with self._transaction() as db:
             queue_id = _queue_id(db, queue)
-            held = db.execute("SELECT id FROM lease WHERE queue = ? AND tag = ?", (queue_id, tag)).fetchone()
-            if held:
-                return Claim(_count_held(db, held[0]), already_held=True)
+            where, values = _subtree_clause("tag", request.tag)
+            if request.partitions == 1:
+                where, values = "tag = ?", (request.tag_of(0),)
+            leases = db.execute(f"SELECT tag, id FROM lease WHERE queue = ? AND {where}", (queue_id, *values))
+            if held := {tag: _count_held(db, lease) for tag, lease in leases.fetchall()}:
+                return Claim(request.held_rows(held), already_held=True)
             now = _now(db)
             _expire_leases(db, queue_id, now)
-            until = None if lease is None else now + lease
-            insert = "INSERT INTO lease (queue, tag, until) VALUES (?, ?, ?)"
-            lease_id = db.execute(insert, (queue_id, tag, until)).lastrowid
-            free = "FROM message WHERE queue = ? AND lease IS NULL AND mature <= ? ORDER BY mature, rowid LIMIT ?"
-            values, size = (queue_id, min(now, before), limit.target), 0
-            select_each = _has_free_bucket(db, queue_id)
-            if limit.bytes is not None and not select_each:
-                # One sum for all, which takes a tenth of the time of the update. Usually they fit.
-                (size,) = db.execute(
-                    f"SELECT total(size) FROM (SELECT {RECORD_BYTES} AS size {free})", values
-                ).fetchone()
-                select_each = size > limit.bytes
-            if select_each:
-                size_column = "0" if limit.bytes is None else RECORD_BYTES
-                found = select_records(db.execute(f"SELECT rowid, {_BUCKET_ID}, {size_column} {free}", values), limit)
-                update = "UPDATE message SET lease = ? WHERE rowid IN (SELECT value FROM json_each(?))"
-                db.execute(update, (lease_id, json.dumps(found.keys)))
-                claim = Claim(found.rows, found.oversized_bucket, bytes=found.bytes, full=found.full)
-            else:
-                update = f"UPDATE message SET lease = ? WHERE rowid IN (SELECT rowid {free})"
-                claim = Claim(db.execute(update, (lease_id, *values)).rowcount, bytes=int(size))
-            if not claim.rows:
-                db.execute("DELETE FROM lease WHERE id = ?", (lease_id,))
-            return claim
+            due, until = min(now, request.before), None if request.lease is None else now + request.lease
+            ready = 0 if request.partitions == 1 else _count_ready(db, queue_id, due, request.rows)
+            shares = Shares(request, ready)
+            for partition, limit in shares:
+                insert = "INSERT INTO lease (queue, tag, until) VALUES (?, ?, ?)"
+                lease = db.execute(insert, (queue_id, request.tag_of(partition), until)).lastrowid
+                found = _claim_free(db, queue_id, lease, due, limit)
+                if not found.rows:
+                    db.execute("DELETE FROM lease WHERE id = ?", (lease,))
+                shares.add(partition, found)
+            return shares.claim()
 
     def _ready(self, queue: str, limit: int, before: int) -> int:
         with self._transaction() as db:
             queue_id, now = _queue_id(db, queue), _now(db)
             _expire_leases(db, queue_id, now)
-            where, values = "lease IS NULL AND queue = ? AND mature <= ?", (queue_id, min(now, before))
-            found, _ = count_matching(db, where, values, limit)
-            return min(found, limit)
+            return _count_ready(db, queue_id, min(now, before), limit)
 
     def _scan_free(self, queue: str, after: RowPlace | None, rows: int) -> Records:
         with self._transaction() as db:
@@ -676,8 +674,7 @@ class SqliteStore(Store):
 
     def _notes_of(self, keys: Sequence[str]) -> dict[str, RawNote]:
         with self._read_transaction() as db:
-            select = f"SELECT key, {NOTE_COLUMNS} FROM note WHERE key IN (SELECT value FROM json_each(?))"
-            return {key: RawNote(*facts) for key, *facts in db.execute(select, (json.dumps(keys),))}
+            return _read_notes(db, keys)
 
     def _set_note(self, key: str, value: dict[str, Any] | None, version: int) -> bool:
         text = None if value is None else orjson.dumps(value).decode()
@@ -725,8 +722,14 @@ class SqliteStore(Store):
 
     def _sizes(self, queues: Sequence[str], limit: int | None) -> dict[str, Sizes]:
         with self._read_transaction() as db:
-            now, ids = _now(db), {queue: _queue_id(db, queue) for queue in queues}
-            return {queue: count_messages(db, id, now, limit) if id else ZERO_SIZES for queue, id in ids.items()}
+            return _count_each(db, queues, limit)
+
+    def _summary(self, request: SummaryRequest) -> Summary:
+        with self._read_transaction() as db:
+            sizes = _count_each(db, request.places, request.limit)
+            paused = "SELECT queue, paused FROM statistics WHERE queue IN (SELECT value FROM json_each(?))"
+            found = db.execute(paused, (json.dumps(request.queues),))
+            return Summary(sizes, {queue: bool(flag) for queue, flag in found}, _read_notes(db, request.notes))
 
     def _never_due(self, queue: str) -> list[str]:
         with self._read_transaction() as db:
@@ -963,6 +966,51 @@ def _change_some(db: sqlite3.Connection, statement: str, where: str, values: Seq
     """Do the same, in one statement, which is faster for a few records."""
     changed = db.execute(f"{statement} WHERE {where} RETURNING {MESSAGES_OF_RECORD}", (*settings, *values))
     return sum(rows for (rows,) in changed)
+
+
+def _count_ready(db: sqlite3.Connection, queue: int, due: int, limit: int) -> int:
+    """Return how many free messages are due by a time (ms), counted up to `limit`."""
+    found, _ = count_matching(db, "lease IS NULL AND queue = ? AND mature <= ?", (queue, due), limit)
+    return min(found, limit)
+
+
+def _claim_free(db: sqlite3.Connection, queue: int, lease: int | None, due: int, limit: ClaimLimit) -> Selected:
+    """Let a lease hold the first free messages that are due by a time (ms), within a limit.
+
+    Return their numbers.
+    """
+    free = "FROM message WHERE queue = ? AND lease IS NULL AND mature <= ? ORDER BY mature, rowid LIMIT ?"
+    values, size = (queue, due, limit.target), 0
+    select_each = _has_free_bucket(db, queue)
+    if limit.bytes is not None and not select_each:
+        # One sum for all, which takes a tenth of the time of the update. Usually they fit.
+        (size,) = db.execute(f"SELECT total(size) FROM (SELECT {RECORD_BYTES} AS size {free})", values).fetchone()
+        select_each = size > limit.bytes
+    if not select_each:
+        update = f"UPDATE message SET lease = ? WHERE rowid IN (SELECT rowid {free})"
+        return Selected([], db.execute(update, (lease, *values)).rowcount, int(size))
+    size_column = "0" if limit.bytes is None else RECORD_BYTES
+    found = select_records(db.execute(f"SELECT rowid, {_BUCKET_ID}, {size_column} {free}", values), limit)
+    update = "UPDATE message SET lease = ? WHERE rowid IN (SELECT value FROM json_each(?))"
+    db.execute(update, (lease, json.dumps(found.keys)))
+    return found
+
+
+def _count_each(db: sqlite3.Connection, queues: Sequence[str], limit: int | None) -> dict[str, Sizes]:
+    """Return the sizes of queues by name; those that do not exist are empty."""
+    now = _now(db)
+    select = "SELECT name, id FROM queue WHERE name IN (SELECT value FROM json_each(?))"
+    ids = dict(db.execute(select, (json.dumps(queues),)).fetchall())
+    found: dict[str, Sizes] = {}
+    for queue in queues:
+        spend()  # the time of a look may have ended
+        found[queue] = count_messages(db, ids[queue], now, limit) if queue in ids else ZERO_SIZES
+    return found
+
+
+def _read_notes(db: sqlite3.Connection, keys: Sequence[str]) -> dict[str, RawNote]:
+    select = f"SELECT key, {NOTE_COLUMNS} FROM note WHERE key IN (SELECT value FROM json_each(?))"
+    return {key: RawNote(*facts) for key, *facts in db.execute(select, (json.dumps(keys),))}
 
 
 def _has_free_bucket(db: sqlite3.Connection, queue: int) -> bool:

@@ -55,11 +55,11 @@ def test_what_a_predecessor_reserves_late_is_neither_lost_nor_kept(any_url, name
     start, waits, go = old.initial, threading.Event(), threading.Event()
     claim = old.store._claim
 
-    def stand_still(queue, tag, *rest):
-        if tag.endswith("/1.1/1"):
+    def stand_still(queue, request):
+        if request.tag.endswith("/1.1"):
             waits.set()
             go.wait()
-        return claim(queue, tag, *rest)
+        return claim(queue, request)
 
     old.store._claim = stand_still
     fenced = []
@@ -74,7 +74,7 @@ def test_what_a_predecessor_reserves_late_is_neither_lost_nor_kept(any_url, name
     assert waits.wait(60)
     taken_over(any_url, name, start)
     offset = new.next(start, 1_200)
-    assert offset["rows"] == [600, 600], "what its predecessor had reserved is given back"
+    assert offset["rows"] == [600, 600]
     if late == "before the batch is planned":
         go.set()
         thread.join()

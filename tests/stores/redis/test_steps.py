@@ -20,7 +20,8 @@ from tests.stores.redis.programs import MINUTE, begin_to_renew, consumed, fetche
 
 def test_a_claim_that_was_cut_short_is_resumed(small_steps, store, queue):
     store.push(queue, pushes(list(range(10))))
-    assert store._run("claim", queue, "c/1/0", 8, 8, MINUTE, redis_store.NO_END, 0) == [3, b"more"]
+    state, _, _, _, _, rows = store._run("claim", queue, "c/1/0", 8, MINUTE, redis_store.NO_END, "", 1, 1, 1, "")
+    assert (state, rows) == (b"more", 3)
     assert store.reserve(queue, "c/1", 8) == [3]
     assert store.reserve(queue, "c/2", 8) == [7]
 

@@ -7,7 +7,6 @@ from collections import Counter
 
 import pytest
 
-from spark_queue.messages.buckets import ClaimLimit
 from spark_queue.messages.message import pushes
 from spark_queue.stores.conformance.waiting import end_lease
 from spark_queue.stores.redis import store as redis_store
@@ -97,8 +96,7 @@ def test_a_transfer_that_is_cut_off_anywhere_is_completed_by_the_next(
 
 def test_a_tag_of_the_tree_itself_may_get_what_the_tree_holds(small_steps, store, raw, queue):
     store.push(queue, pushes(list(range(12))))
-    for partition in range(3):
-        store._claim(queue, f"c/1/{partition}", ClaimLimit(4, 4), MINUTE, redis_store.NO_END)
+    assert store.reserve(queue, "c/1", 12, partitions=3, min_partitions=3, lease=MINUTE) == [4, 4, 4]
     assert store.transfer(queue, "c/1", "c/1/1", lease=2 * MINUTE) == 8
     assert held_by(raw, queue) == {"c/1/1": 12}
     assert store.transfer(queue, "c/1", "c/1/1", lease=2 * MINUTE) == 0

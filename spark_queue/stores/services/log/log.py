@@ -51,7 +51,7 @@ from spark_queue.stores.services.log.sealing import Sealer
 from spark_queue.stores.services.log.segments import LOG_TAG, LogMetadata, LogPosition, LogRange
 from spark_queue.stores.services.log.trimming import Trimmer
 from spark_queue.stores.support.waiting import OneQueue, wait
-from spark_queue.stores.types import queue_note_key
+from spark_queue.stores.types import Note, queue_note_key
 
 log = logging.getLogger(__name__)
 
@@ -334,7 +334,7 @@ def load_logs(store: Store, queues: Iterable[str]) -> dict[str, LogMetadata]:
 
     It takes one request for many queues. Raises `StoreError` if a newer version wrote a log.
     """
-    keys = {queue_note_key(queue, LOG_TAG): queue for queue in queues}
+    keys = {log_note(queue): queue for queue in queues}
     return {keys[key]: LogMetadata.from_note(keys[key], note) for key, note in store.notes_of(keys).items()}
 
 
@@ -343,7 +343,21 @@ def count_retained(store: Store, queues: Iterable[str]) -> dict[str, int]:
 
     Raises `StoreError` as `load_logs` does.
     """
-    return {
-        queue: metadata.end - LogNotes(store, queue).first_position(metadata).position
-        for queue, metadata in load_logs(store, queues).items()
-    }
+    return {queue: _retained(store, queue, metadata) for queue, metadata in load_logs(store, queues).items()}
+
+
+def log_note(queue: str) -> str:
+    """Return the key of the note with the metadata of a log."""
+    return queue_note_key(queue, LOG_TAG)
+
+
+def retained_by(store: Store, queue: str, note: Note) -> int:
+    """Return how many messages a queue retains as a log. `note`: that of its metadata.
+
+    Raises `StoreError` if a newer version wrote it.
+    """
+    return _retained(store, queue, LogMetadata.from_note(queue, note))
+
+
+def _retained(store: Store, queue: str, metadata: LogMetadata) -> int:
+    return metadata.end - LogNotes(store, queue).first_position(metadata).position

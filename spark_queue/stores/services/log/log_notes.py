@@ -56,6 +56,8 @@ class LogNotes:
         """
         start = metadata.pages[0] if metadata.pages else metadata
         position = start.position
+        if metadata.first == start.number:
+            return LogPosition(metadata.id, start.number, 0, position)
         for number, segment in self.segments(metadata, start.number):
             if number >= metadata.first:
                 return LogPosition(metadata.id, number, 0, position)

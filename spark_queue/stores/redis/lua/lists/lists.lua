@@ -10,6 +10,8 @@
 -- A layout defines these fields of `layout`. A queue `q` is {index, hash, list, …}, all of them
 -- keys.
 -- * `own`, `target`: the queue of the script, and the queue that move.lua moves to.
+-- * `use(last)`: make `own` the queue whose last key is KEYS[last], and whose others are in INDEX to
+--   BUCKETS.
 -- * `has_id(q, id)`: return whether the queue has a message of this id outside of the index.
 -- * `add_to_list(q, ids, documents, front, new)`: add messages to the list, in this order. `new`:
 --   the queue does not hold them yet.
@@ -164,27 +166,13 @@ local function pop_messages(limit, latest, now, fits)
   return ids, found, dues, more and #ids > 0, full
 end
 
--- Take the next messages of the list for a tag, and write their documents to the hash. Return ids,
--- scores, whether there may be more, and whether one did not fit. A tag holds messages in the order of
--- (score, id), and it must get them in the order of the list. So the score of some is later: parts of
--- a ms, or until one before it is due.
-lists.claim = function(tag, limit, latest, now, fits)
+-- Take the next messages of the list, and write their documents to the hash. Return ids, due times,
+-- and whether there may be more.
+lists.claim = function(limit, latest, now, fits)
   deliver_due(true)
-  local ids, found, dues, more, full = pop_messages(limit, latest, now, fits)
-  local last_run = redis.call('ZREVRANGEBYLEX', HELD, '(' .. tag .. '\1', '[' .. tag .. '\0', 'LIMIT', 0, 1)[1]
-  local last, moment = nil, 0
-  if last_run then
-    local held = new_messages()
-    add_run(held, last_run)
-    last, moment = held.ids[#held.ids], tonumber(score_of(held, #held.ids))
-  end
+  local ids, found, dues, more = pop_messages(limit, latest, now, fits)
   local hash = {}
   for i, id in ipairs(ids) do
-    if last and dues[i] <= moment then
-      dues[i] = is_before(last, id) and moment or moment + 1 / PARTS
-    end
-    last, moment = id, dues[i]
-    dues[i] = score_text(moment)
     hash[2 * i - 1], hash[2 * i] = id, found[i]
   end
   call_many('HSET', HASH, hash)
@@ -192,7 +180,27 @@ lists.claim = function(tag, limit, latest, now, fits)
   if #ids == 0 and redis.call('EXISTS', layout.own.list, INDEX) == 0 then
     layout.on_empty()
   end
-  return ids, dues, more, full
+  return ids, dues, more
+end
+
+-- Turn the due times of ids[first] to ids[last] into scores, for a tag that gets these messages. A tag
+-- holds messages in the order of (score, id), and it must get them in the order of the list. So the
+-- score of some is later: parts of a ms, or until one before it is due.
+lists.order = function(tag, ids, dues, first, last)
+  local last_run = redis.call('ZREVRANGEBYLEX', HELD, '(' .. tag .. '\1', '[' .. tag .. '\0', 'LIMIT', 0, 1)[1]
+  local previous, moment = nil, 0
+  if last_run then
+    local held = new_messages()
+    add_run(held, last_run)
+    previous, moment = held.ids[#held.ids], tonumber(score_of(held, #held.ids))
+  end
+  for i = first, last do
+    if previous and dues[i] <= moment then
+      dues[i] = is_before(previous, ids[i]) and moment or moment + 1 / PARTS
+    end
+    previous, moment = ids[i], dues[i]
+    dues[i] = score_text(moment)
+  end
 end
 
 -- Move up to CHUNK messages from the list to the index, where scripts can select them. Those of the
@@ -224,6 +232,10 @@ lists.on_removed = function(ids)
 end
 
 lists.count = list_length
+
+lists.use = function(last)
+  layout.use(last)
+end
 
 -- Return how many messages other programs hold, besides the number of `ours`. Also return when the
 -- first message of the list is due (nil if the list is empty).

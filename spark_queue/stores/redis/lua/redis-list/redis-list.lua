@@ -5,7 +5,10 @@
 -- A message of keuss gets an id when one of our clients takes it. It is not known whether the list
 -- contains a given id.
 
-layout.own = { index = INDEX, hash = HASH, list = KEYS[#KEYS] }
+layout.use = function(last)
+  layout.own = { index = INDEX, hash = HASH, list = KEYS[last] }
+end
+layout.use(#KEYS)
 layout.target = { index = KEYS[8], hash = KEYS[9], list = KEYS[11] }
 
 layout.has_id = function()

@@ -19,15 +19,19 @@ local function topic(list, next_list, more)
   return { list = list, next = next_list, more = more, message = list and string.gsub(list, 'backlog$', 'message:') }
 end
 
-layout.own = topic(unpack(KEYS, #KEYS - 3))
-layout.own.index, layout.own.hash = INDEX, HASH
 layout.target = topic(KEYS[11], KEYS[12], KEYS[13])
 layout.target.index, layout.target.hash = KEYS[8], KEYS[9]
 
-local LIST, NEXT, MORE, LOST = unpack(KEYS, #KEYS - 3)
-local MESSAGE = layout.own.message
+local LIST, NEXT, MORE, LOST, MESSAGE
 local FEW = 10 -- fewer ids are removed one by one
 local ID_TIME_TOLERANCE = 2000 -- ms: a due time this close to the time in the id has no entry
+
+layout.use = function(last)
+  LIST, NEXT, MORE, LOST = unpack(KEYS, last - 3, last)
+  layout.own = topic(LIST, NEXT, MORE)
+  layout.own.index, layout.own.hash, MESSAGE = INDEX, HASH, layout.own.message
+end
+layout.use(#KEYS)
 
 layout.has_id = function(q, id)
   return redis.call('EXISTS', q.message .. id) == 1
