@@ -2,8 +2,9 @@
 
 Spark's own readers make the schema of a user nullable. It does not for a source in Python, and
 then its JVM reads a NULL in such a field as an error, at every start. So this module makes
-`spark.read.schema(…)` and `spark.readStream.schema(…)` do it for `format("queue")`: when it is
-imported for Spark in this process, and for Spark Connect in `register`.
+`spark.read.schema(…)` and `spark.readStream.schema(…)` do it for `format("queue")`, or if that is
+the default of the session: when it is imported for Spark in this process, and for Spark Connect in
+`register`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 from spark_queue.errors import SchemaError
 
 _FORMAT = "queue"
+_DEFAULT_SOURCE = "spark.sql.sources.default"
 _NOT_NULL = re.compile(r"\bNOT\s+NULL\b", re.IGNORECASE)
 
 #: The attributes of a reader that keep its format, and its schema as it was given.
@@ -81,29 +83,43 @@ def _load(inner: Callable[..., Any]) -> Callable[..., Any]:
             self.format(format)
         if schema is not None:
             self.schema(schema)
-        if str(getattr(self, _GIVEN_FORMAT)).lower() == _FORMAT:
-            given = getattr(self, _GIVEN_SCHEMA)
-            if isinstance(given, str) and _NOT_NULL.search(given):
-                given = StructType.fromDDL(given)
-            if isinstance(given, StructType) and given != nullable(given):
-                self.schema(nullable(given))
+        given = getattr(self, _GIVEN_SCHEMA)
+        if _may_have_not_null(given) and _source_of(self) == _FORMAT:
+            self.schema(nullable(StructType.fromDDL(given) if isinstance(given, str) else given))
         return inner(self, path, **options)
 
     return load
 
 
-def check_not_null(values: pa.Array, field: pa.Field, ids: pa.Array) -> None:
-    """Raise `SchemaError` if a field that may not be NULL is, with the id of the message.
+def _may_have_not_null(schema: Any) -> bool:
+    return isinstance(schema, StructType) or (isinstance(schema, str) and _NOT_NULL.search(schema) is not None)
 
-    A program that has not called `register`, and a table of SQL, have such a schema.
+
+def _source_of(reader: Any) -> str:
+    """Return the format that a reader was given, else the default one of its session."""
+    source = getattr(reader, _GIVEN_FORMAT)
+    if source is None:
+        session = reader._client if hasattr(reader, "_client") else reader._spark  # Spark Connect, or not
+        source = session.conf.get(_DEFAULT_SOURCE)
+    return str(source).lower()
+
+
+def check_not_null(batch: pa.RecordBatch, ids: pa.Array) -> None:
+    """Raise `SchemaError` if a column, or a field in one, is NULL and may not be.
+
+    It names the message. `ids`: those of the rows. A program that has not called `register`, and a
+    table of SQL, have such a schema.
     """
-    if (fault := _find_null(values, field, pa.array(range(len(values)), pa.int64()))) is not None:
-        path, row = fault
-        raise SchemaError(
-            f"column {path!r} is NOT NULL, but it is NULL in the message {ids[row].as_py()!r}: leave out NOT NULL, "
-            "or call spark_queue.register(spark) before the query is made",
-            column=path,
-        )
+    for values, field in zip(batch.columns, batch.schema, strict=True):
+        if not _has_not_null(field):
+            continue
+        if (fault := _find_null(values, field, pa.array(range(len(values)), pa.int64()))) is not None:
+            path, row = fault
+            raise SchemaError(
+                f"column {path!r} is NOT NULL, but it is NULL in the message {ids[row].as_py()!r}: leave out NOT "
+                "NULL, or call spark_queue.register(spark) before the query is made",
+                column=path,
+            )
 
 
 def _find_null(values: pa.Array, field: pa.Field, rows: pa.Array) -> tuple[str, int] | None:

@@ -237,7 +237,9 @@ def _join_batches(
             columns[field.name] = _arrivals(arrived, rows)
         else:
             columns[field.name] = pa.nulls(rows, kind)
-    return pa.RecordBatch.from_pydict(columns, schema=target)
+    joined = pa.RecordBatch.from_pydict(columns, schema=target)
+    check_not_null(joined, next(iter(batches.values())).column("id"))
+    return joined
 
 
 def _convert_batch(
@@ -256,7 +258,6 @@ def _convert_batch(
             parsed, corrupt = parse_json_column(
                 _json_payloads(batch), field.dataType, target.field(name).type, form.zone
             )
-            check_not_null(parsed, target.field(name), batch.column("id"))
             columns[name], columns[CORRUPT_COLUMN] = parsed, corrupt
         elif name == "payload":
             columns[name] = _PAYLOAD_CONVERTERS[form.payload_format](batch)
@@ -270,7 +271,9 @@ def _convert_batch(
             columns[name] = pa.array(range(position, position + rows), pa.int64())
         elif name not in columns:
             columns[name] = batch.column(name)
-    return pa.RecordBatch.from_pydict(columns, schema=target)
+    shaped = pa.RecordBatch.from_pydict(columns, schema=target)
+    check_not_null(shaped, batch.column("id"))
+    return shaped
 
 
 # --- payloads -------------------------------------------------------------------------------------

@@ -385,6 +385,12 @@ BUGS: dict[str, Bug] = {
         "tests/stores/mongodb/test_three_nodes.py::"
         "test_everything_comes_out_once_though_primaries_step_down_and_are_killed",
     ),
+    "a primary that steps down is an error": Bug(
+        "stores/mongodb/store.py",
+        "            or (isinstance(error, ConfigurationError) and text.startswith(NO_SESSIONS))\n",
+        "",
+        "tests/stores/mongodb/test_three_nodes.py::test_a_write_that_a_change_of_the_primary_interrupts_is_repeated",
+    ),
     "a client polls as if no signals came": Bug(
         "stores/services/signals.py",
         "(self.limits.rarer_polls if self._relies_on_signals(queue) else 1)",

@@ -170,7 +170,7 @@ def lint(path: Path) -> Iterator[str]:
     if path.suffix == ".md":
         parts = [(1, blank(source, r"(?<=\n\n)(?: {4}\S.*\n)+"), True)]  # indented code
     elif path.suffix == ".lua":
-        parts = [(1, re.sub(r"^(?!\s*--).*$|^\s*--+", "", source, flags=re.MULTILINE), True)]
+        parts = [(1, re.sub(r"^(?![^\S\n]*--).*$|^[^\S\n]*--+", "", source, flags=re.MULTILINE), True)]
     else:
         parts = prose_of_python(source, data=path.is_relative_to(DATA))
         for line, name in names_of_python(source):

@@ -19,12 +19,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, IntegerType, MapType, StringType, StructField, StructType
 
 from spark_queue import open_store
-from spark_queue.spark.schema import arrow_schema
+from spark_queue.spark.schema import CORRUPT_COLUMN, arrow_schema
 from spark_queue.spark.typed_json import parse_json_column
 from tests.spark.drive import save
 from tests.spark.typed_documents import make_documents, make_schemas
 
 ZONE, CONF = "America/New_York", "spark.sql.session.timeZone"
+DEFAULT_SOURCE = "spark.sql.sources.default"
 CORRUPT = "_corrupt_record"
 
 #: Texts that are not JSON, or that people read in more than one way; and a schema for them.
@@ -183,3 +184,43 @@ def test_fields_that_a_schema_calls_not_null_are_null_if_a_message_lacks_them(q)
     ]
     for one in frames:
         assert one.schema["payload"].nullable and one.schema["payload"].dataType["qty"].nullable
+
+
+def test_queries_read_null_where_a_schema_calls_a_field_not_null(q):
+    """A batch read and a stream, also as the default source of the session."""
+    q.push([{"qty": 7, "of": [{"x": 1}], "m": {"k": 1}}, {"of": [{}, None], "m": {"k": None}}, {}])
+    wanted = [
+        {"qty": 7, "of": [{"x": 1}], "m": {"k": 1}},
+        {"qty": None, "of": [{"x": None}, None], "m": {"k": None}},
+        {"qty": None, "of": None, "m": None},
+    ]
+    item = StructType([StructField("x", IntegerType(), False)])
+    payload = StructType(
+        [
+            StructField("qty", IntegerType(), False),
+            StructField("of", ArrayType(item, containsNull=False), False),
+            StructField("m", MapType(StringType(), IntegerType(), valueContainsNull=False), False),
+        ]
+    )
+    texts = [StructField(one, StringType(), False) for one in ("id", CORRUPT_COLUMN)]
+    required = StructType([*texts, StructField("payload", payload, False)])
+    ddl = (
+        f"id STRING NOT NULL, {CORRUPT_COLUMN} STRING not null, "
+        "payload STRUCT<qty: INT NOT NULL, of: ARRAY<STRUCT<x: INT NOT NULL>>, m: MAP<STRING, INT>> NOT NULL"
+    )
+    options, found = {"url": q.url, "queue": q.name}, []
+
+    def payloads(frame):
+        return [row.payload.asDict(recursive=True) for row in frame.orderBy("id").collect()]
+
+    q.spark.conf.set(DEFAULT_SOURCE, "queue")
+    try:
+        for schema in (ddl, required):
+            assert payloads(q.spark.read.schema(schema).options(**options).load()) == wanted
+            assert payloads(q.spark.read.load(format="queue", schema=schema, **options)) == wanted
+        stream = q.spark.readStream.schema(required).options(**options, waitTimeout="200ms").load()
+        assert stream.schema["payload"].nullable
+    finally:
+        q.spark.conf.unset(DEFAULT_SOURCE)
+    q.run(stream, lambda frame, _: found.extend(payloads(frame))).awaitTermination()
+    assert found == wanted

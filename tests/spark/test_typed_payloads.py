@@ -176,6 +176,7 @@ def test_payloads_of_one_text_do_not_reach_into_the_next():
         (DecimalType(6, 2), "99999", None),
         (DecimalType(6, 2), '" 1"', None),
         (DecimalType(38, 0), "1" + "2" * 37, Decimal("1" + "2" * 37)),
+        (DecimalType(38, 10), "12345678901234567890123456789012345678", None),
         (StringType(), "1.10", "1.10"),
         (StringType(), "1e400", "1e400"),
         (StringType(), "true", "true"),
@@ -204,6 +205,8 @@ def test_payloads_of_one_text_do_not_reach_into_the_next():
         (DayTimeIntervalType(0, 3), "\"INTERVAL '-1 02:03:04' DAY TO SECOND\"", -timedelta(1, 7384)),
         (DayTimeIntervalType(0, 3), '"26:03:04"', None),
         (DayTimeIntervalType(3, 3), '"1.5"', timedelta(seconds=1.5)),
+        (DayTimeIntervalType(3, 3), '"-0.5"', -timedelta(seconds=0.5)),
+        (DayTimeIntervalType(3, 3), "\"INTERVAL '-00.000001' SECOND\"", -timedelta(microseconds=1)),
         (ArrayType(StringType()), '["x",1,null]', ["x", "1", None]),
         (MapType(StringType(), StringType()), '{"a":1.50,"b":null}', [("a", "1.50"), ("b", None)]),
     ],
@@ -417,3 +420,64 @@ def test_extended_json_of_any_store(any_url, name, kind, value, read):
         queue.push({"a": value})
     [row] = snapshot(struct(payload=struct(a=kind)), url=any_url, queue=name)
     assert row["payload"]["a"] == read
+
+
+# --- many at once, however they are written -------------------------------------------------------
+
+PARTS = struct(
+    s=StringType(),
+    l=ArrayType(StringType()),
+    m=MapType(StringType(), StringType()),
+    d=DecimalType(12, 3),
+    i=struct(s=StringType(), x=DoubleType()),
+    t=MapType(StringType(), TimestampType()),
+)
+WRITTEN = [
+    '{"s":{"a":[1,{"b":"}"}]},"l":["x",{"q":1.5}],"m":{"k":{"v":2},"n":"t"},"d":12.5,"i":{"s":[1],"x":1}}',
+    '{"s": {"a": [1, {"b": "}"}]}, "l": ["x", {"q": 1.5}], "m": {"k": {"v": 2}, "n": "t"}, "d": 12.5}',
+    '{ "s" : 1.10 , "l" : [ 1.10 , null ] , "m" : { "k" : -0 , "e\\u0301" : 1.10 } , "d" : 12.50 }',
+    '{"s":"\\u00e9","l":[{"e":"\\u00e9"}],"i":{"s":{"e":"\\u007d"},"x":1.10}}',
+    '{"s":{"s": 1},"i":{"s": {"s": 2}}}',
+    '{"x\\"s": 1, "s": [1, 2]}',
+    '{"\\u0073": {"a": 1}, "m": {"s": {"a":1}}}',
+    '{"s": -0, "d": -0, "i": {"s": -0}}',
+    '{"s": {"$oid": "5f1d7e0123456789abcdef01"}, "l": [{"$oid": 5}]}',
+    '{"t": {"a": "2026-07-01T12:00:00Z", "b": {"$date": "2026-07-01T12:00:00Z"}, "c": 5}}',
+    '{"s": 12345678901234567890123, "d": 1.0005, "m": {}, "l": []}',
+    '{"i": {"x": "odd", "s": [ ]}, "s": [ ]}',
+    "null",
+    '{"s": {"a": 1}, "s": {"a": 2}}',
+    '{"s": ',
+]
+
+
+@pytest.mark.parametrize("kind", [PARTS, MapType(StringType(), StringType()), ArrayType(PARTS)], ids=str)
+def test_documents_are_read_together_as_each_is_by_itself(kind):
+    """Whatever is beside them: parts that are read as text keep the text that they have."""
+    together, bad = parsed(kind, *WRITTEN, zone=NEW_YORK)
+    each = [parsed(kind, text, zone=NEW_YORK) for text in WRITTEN]
+    assert together == [values[0] for values, _ in each]
+    assert bad == [one[0] for _, one in each]
+    for style in ({"separators": (",", ":")}, {}, {"indent": 1}):
+        texts = [json.dumps(json.loads(text), **style) for text in WRITTEN[:-1]]
+        together, _ = parsed(kind, *texts)
+        exact = [parsed(kind, f"{text} and more")[0][0] for text in texts]  # read by itself, slowly
+        assert together == exact
+
+
+def test_a_part_that_is_read_as_text_is_as_it_is_written():
+    [first, second, third], _ = parsed(PARTS, *WRITTEN[:3])
+    assert first["s"] == '{"a":[1,{"b":"}"}]}' and first["l"] == ["x", '{"q":1.5}']
+    assert second["s"] == '{"a": [1, {"b": "}"}]}' and second["m"] == [("k", '{"v": 2}'), ("n", "t")]
+    assert third["s"] == "1.10" and third["l"] == ["1.10", None] and third["d"] == Decimal("12.500")
+    assert third["m"] == [("k", "-0"), ("e\u0301", "1.10")]
+
+
+def test_any_column_that_may_not_be_null_is_checked(sqlite_url, name):
+    with Queue(sqlite_url, name) as queue:
+        id = queue.push({"a": 1})
+    schema = pa.schema([pa.field("id", pa.string()), required("_corrupt_payload", pa.string())])
+    with pytest.raises(
+        SchemaError, match=f"column '_corrupt_payload' is NOT NULL, but it is NULL in the message '{id}'"
+    ):
+        snapshot(schema, url=sqlite_url, queue=name)

@@ -12,6 +12,7 @@ from spark_queue import UnreadError, supervise
 from spark_queue.spark import drain, failures
 from spark_queue.spark.spark_errors import failure_of
 from spark_queue.stores.conformance.waiting import wait_until
+from tests.spark_session import admission
 
 #: Rows in a batch; a task may yield all of them before Spark takes the first one.
 ROWS = 100
@@ -170,12 +171,13 @@ def test_a_batch_that_comes_again_in_parts_gives_no_warning(q, warnings):
 
     while True:
         query, error = ends(q, unchanged, work)
-        if error is None:
+        assert warnings(query) == []
+        if error is None and not q.sizes().total:  # on Spark 4.0 and 4.1, each part is a run
             break
-    assert runs[3] < ROWS and not q.sizes().total
-    assert warnings(query) == []
+    assert runs[3] < ROWS and sum(runs[3:]) == ROWS
 
 
+@admission  # without limits, each run has only its first batch
 @pytest.mark.full
 def test_supervise_warns_where_there_is_no_listener(q, caplog, monkeypatch):
     """As with Spark Connect. It leaves out the first batch, which may be one that comes again."""
@@ -202,11 +204,12 @@ def test_a_watermark_on_arrived_drops_no_late_message(q, warnings, column, kept)
         drain(query, q.url)
         return query
 
-    q.push(["first"])
-    assert warnings(run()) == []
+    for payload in ("first", "second"):  # on Spark 4.0 and 4.1, the second run begins to drop
+        q.push([payload])
+        assert warnings(run()) == []
     q.push(["late"], mature=datetime.now(UTC) - timedelta(days=1))
     query = run()
-    assert seen == ['"first"', '"late"'][: 1 + kept]
+    assert seen == ['"first"', '"second"', '"late"'][: 2 + kept]
     assert q.sizes().total == 0
     texts = warnings(query)
     assert len(texts) == (0 if kept else 1)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from spark_queue.stores.services.owner import Owner
+from spark_queue.stores.services.owner import Owner, stat_fields
 
 #: A flag of Linux for a process that has begun to exit: its parent may not know it yet.
 _EXITING = 0x4
@@ -47,9 +47,9 @@ class DriverProcess:
 
 
 def _fields_of(pid: int) -> list[str]:
-    """Return the fields of a process after its name, as /proc has them; none if it is unknown."""
+    """Return the fields of `stat_fields`; none if the process is unknown."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return stat_fields(pid)
     except (OSError, ValueError):
         return []
 

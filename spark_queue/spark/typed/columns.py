@@ -1,18 +1,18 @@
-"""Read whole columns of JSON with Arrow's own reader, which takes the common types only.
+"""Make whole columns of JSON values that orjson has read, for the values that are as usual.
 
-It makes no Python object of a value. It refuses a column if one of its values is not what the type
-says, so such rows are read one by one: see `typed_json.py`. All that it accepts, Spark reads the
-same.
+The usual values of a type become an Arrow array at once. The others go to the type's parser, one by
+one: see `values.py`. It knows all rules; the values of both are the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, chain
+from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.json as arrow_json
 from pyspark.sql.types import (
     ArrayType,
     BooleanType,
@@ -24,156 +24,266 @@ from pyspark.sql.types import (
     FloatType,
     IntegerType,
     LongType,
+    MapType,
     ShortType,
     StringType,
     StructType,
     TimestampNTZType,
     TimestampType,
+    VariantType,
 )
 
-from spark_queue.options.time_zones import Zone
-from spark_queue.spark.typed import moments
+from spark_queue.spark.typed.documents import compact_texts
+from spark_queue.spark.typed.extended import text_forms
+from spark_queue.spark.typed.moment_columns import DayColumn, LocalColumn, ZonedColumn
+from spark_queue.spark.typed.values import Parser, PartlyRead, TypeRules, parser_of
 
-_COLUMN = "v"
-_UNCHANGED = (StringType, BooleanType, ByteType, ShortType, IntegerType, LongType, FloatType, DoubleType)
-_MOMENTS = (DateType, TimestampType, TimestampNTZType)
+_NONE = type(None)
+_JSON: frozenset[type] = frozenset((str, int, float, bool, dict, list, _NONE))
 
-_DAY = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}"
-_LOCAL = _DAY + r"[ T][0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?"
-_ZONED = _LOCAL + r"(?:Z|[+-](?:0[0-9]|1[0-7]):[0-5][0-9])$"
-#: Years whose rules of time zones Arrow and Python read the same.
-_SAFE_LOCAL = _LOCAL.replace("[0-9]{4}", "(?:19[7-9][0-9]|20[0-2][0-9])", 1) + "$"
+#: Numbers of rows.
+Rows = set[int]
 
-_MICROS = pa.timestamp("us")
-_UTC = pa.timestamp("us", "UTC")
+
+class Column(Protocol):
+    """Makes an array of the values of one type."""
+
+    @property
+    def types(self) -> frozenset[type]:
+        """The Python types of the values that it may take."""
+
+    def make(self, values: list[Any]) -> tuple[pa.Array, Rows]:
+        """Return the array, and the rows of which a part is of another type.
+
+        Raises `ValueError`, `TypeError` or `OverflowError` if a value is not as usual.
+        """
+
+
+#: What `Column.make` raises. Errors of Arrow are such errors, too.
+UNUSUAL = (ValueError, TypeError, OverflowError)
 
 
 @dataclass(frozen=True)
-class ColumnReader:
-    """Reads texts as a type. `target`: its Arrow type."""
+class Field:
+    """Makes the column of a field: also of values that are not as usual."""
 
-    kind: DataType
-    target: pa.DataType
-    zone: Zone
+    column: Column | None
+    parse: Parser
+    arrow: pa.DataType
 
     @classmethod
-    def create(cls, kind: DataType, target: pa.DataType, zone: Zone) -> ColumnReader | None:
-        """Return the reader of a type, or `None` if Arrow cannot read it."""
-        return cls(kind, target, zone) if isinstance(kind, StructType) and _is_known(kind) else None
+    def create(cls, kind: DataType, path: str, rules: TypeRules, arrow: pa.DataType, parse: Parser) -> Field:
+        """Return the field of a type. Raises `SchemaError` if JSON has no values of that type."""
+        return cls(_column_of(kind, path, rules, arrow), parse, arrow)
 
-    def read(self, texts: pa.Array) -> pa.Array | None:
-        """Return the values of texts, or `None` if one of them needs to be read by itself."""
-        # One value a line. A line cannot reach into the next: that would begin within an object.
-        lines = pc.binary_join_element_wise(pa.scalar(f'{{"{_COLUMN}":'), texts, pa.scalar("}\n"), pa.scalar(""))
-        _, ends, content = lines.buffers()
-        first, last = pa.Array.from_buffers(pa.int32(), len(lines) + 1, [None, ends])[:: len(lines)].to_pylist()
-        schema = pa.schema({_COLUMN: _read_type(self.kind)})
-        try:
-            table = arrow_json.read_json(
-                pa.BufferReader(content.slice(first, last - first)),
-                read_options=arrow_json.ReadOptions(use_threads=False, block_size=last - first + 1),
-                parse_options=arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
-            )
-            if table.num_rows != len(texts):
-                return None
-            return self._shape(table.column(_COLUMN).combine_chunks(), self.kind, self.target)
-        except (pa.ArrowException, ValueError):
+    def make(self, values: list[Any]) -> tuple[pa.Array, Rows]:
+        """Return the array, and the rows with a value, or a part of one, of another type."""
+        if self.column is not None:
+            try:
+                return self.column.make(values)
+            except UNUSUAL:
+                pass
+            if (made := self._without_misfits(self.column, values)) is not None:
+                return made
+        return self._parse_each(values)
+
+    def _without_misfits(self, column: Column, values: list[Any]) -> tuple[pa.Array, Rows] | None:
+        """Return the column if all values of other Python types are NULL in it, else `None`."""
+        values, bad = list(values), set()
+        for row, value in enumerate(values):
+            if type(value) not in column.types:
+                try:
+                    self.parse(value)
+                except PartlyRead:
+                    return None
+                except ValueError:
+                    values[row] = None
+                    bad.add(row)
+                else:
+                    return None
+        if not bad:
             return None
-
-    def _shape(self, found: pa.Array, kind: DataType, target: pa.DataType) -> pa.Array:
-        """Return values as Spark's type. Raises `ValueError` if one of them does not fit."""
-        if isinstance(found, pa.ChunkedArray):
-            found = pa.concat_arrays(found.chunks) if found.num_chunks else pa.array([], found.type)
-        nulls = found.is_null() if found.null_count else None
-        match kind:
-            case StructType():
-                parts = [
-                    self._shape(found.field(number), one.dataType, field.type)
-                    for number, (one, field) in enumerate(zip(kind.fields, target, strict=True))
-                ]
-                return pa.StructArray.from_arrays(parts, fields=list(target), mask=nulls)
-            case ArrayType():
-                items = self._shape(found.values, kind.elementType, target.value_type)
-                return pa.ListArray.from_arrays(found.offsets, items, type=target, mask=nulls)
-            case DecimalType():
-                found.validate(full=True)
-                return found
-            case DateType():
-                return _moments(found, target, _DAY + "$", moments.days_of, lambda texts: texts.cast(pa.date32()))
-            case TimestampNTZType():
-                return _moments(
-                    found, target, _LOCAL + "$", moments.local_micros_of, lambda texts: texts.cast(_MICROS)
-                )
-            case TimestampType():
-                return self._timestamps(found, target)
-        return found
-
-    def _timestamps(self, found: pa.Array, target: pa.DataType) -> pa.Array:
-        def micros_of(text: str) -> int:
-            return moments.micros_of(text, self.zone)
-
-        if _all_match(found, _ZONED):
-            return _moments(found, target, _ZONED, micros_of, lambda texts: texts.cast(_UTC))
-        return _moments(found, target, _SAFE_LOCAL, micros_of, self._in_zone)
-
-    def _in_zone(self, texts: pa.Array) -> pa.Array:
-        local = texts.cast(_MICROS)
-        if self.zone.name is None:
-            micros = pc.subtract(local.cast(pa.int64()), 1_000_000 * self.zone.offset(0, 0))
-            return micros.cast(_UTC)
-        zoned = pc.assume_timezone(local, self.zone.name, ambiguous="earliest", nonexistent="raise")
-        return zoned.cast(_UTC)
-
-
-def _moments(
-    found: pa.Array,
-    target: pa.DataType,
-    usual: str,
-    parse: Callable[[str], int],
-    parse_all: Callable[[pa.Array], pa.Array],
-) -> pa.Array:
-    """Return texts as moments: all at once if they have the `usual` form, else one by one."""
-    if _all_match(found, usual):
         try:
-            return parse_all(found).cast(target)
-        except pa.ArrowException:
-            pass  # a time that does not exist there, for example
-    return pa.array([None if text is None else parse(text) for text in found.to_pylist()], target)
+            array, partly = column.make(values)
+        except UNUSUAL:
+            return None
+        return array, bad | partly
+
+    def _parse_each(self, values: list[Any]) -> tuple[pa.Array, Rows]:
+        found: list[Any] = []
+        bad: Rows = set()
+        for row, value in enumerate(values):
+            try:
+                found.append(None if value is None else self.parse(value))
+            except PartlyRead as part:
+                found.append(part.value)
+                bad.add(row)
+            except ValueError:
+                found.append(None)
+                bad.add(row)
+        return pa.array(found, self.arrow), bad
 
 
-def _all_match(found: pa.Array, pattern: str) -> bool:
-    return pc.all(pc.match_substring_regex(found, pattern)).as_py() is not False
-
-
-def _is_known(kind: DataType) -> bool:
-    """Return whether Arrow reads a type as Spark does."""
-    if isinstance(kind, StructType):
-        names = kind.names
-        return len(set(names)) == len(names) > 0 and all(_is_known(one.dataType) for one in kind.fields)
-    if isinstance(kind, ArrayType):
-        return _is_known(kind.elementType)
-    return isinstance(kind, (*_UNCHANGED, *_MOMENTS, DecimalType))
-
-
-def _read_type(kind: DataType) -> pa.DataType:
-    """Return the type as which Arrow reads one of Spark's."""
+def _column_of(kind: DataType, path: str, rules: TypeRules, arrow: pa.DataType) -> Column | None:
+    """Return the column of a type, or `None` if all of its values are parsed one by one."""
     match kind:
-        case StructType():
-            return pa.struct([(one.name, _read_type(one.dataType)) for one in kind.fields])
+        case StructType() if kind.fields and not any(isinstance(one.dataType, VariantType) for one in kind.fields):
+            fields = {}
+            for one, field in zip(kind.fields, arrow, strict=True):
+                inner = f"{path}.{one.name}"
+                parse = parser_of(one.dataType, inner, rules)
+                fields[one.name] = Field.create(one.dataType, inner, rules, field.type, parse)
+            return _StructColumn(fields, arrow)
         case ArrayType():
-            return pa.list_(_read_type(kind.elementType))
+            item = _column_of(kind.elementType, f"{path}[]", rules, arrow.value_type)
+            return None if item is None else _ListColumn(item, arrow)
+        case MapType():
+            item = _column_of(kind.valueType, f"{path}[]", rules, arrow.item_type)
+            return None if item is None else _MapColumn(item, arrow)
+        case StringType():
+            return _TextColumn()
         case DecimalType():
-            return pa.decimal128(kind.precision, kind.scale)
-    return pa.string() if isinstance(kind, _MOMENTS) else _ARROW_TYPES[type(kind)]
+            return _DecimalColumn(arrow)
+        case DateType():
+            return DayColumn(arrow)
+        case TimestampNTZType():
+            return LocalColumn(arrow)
+        case TimestampType():
+            return ZonedColumn(arrow, rules.zone)
+    types = _TYPES.get(type(kind))
+    return None if types is None else _PlainColumn(types, arrow)
 
 
-_ARROW_TYPES: dict[type[DataType], pa.DataType] = {
-    StringType: pa.string(),
-    BooleanType: pa.bool_(),
-    ByteType: pa.int8(),
-    ShortType: pa.int16(),
-    IntegerType: pa.int32(),
-    LongType: pa.int64(),
-    FloatType: pa.float32(),
-    DoubleType: pa.float64(),
+_INTEGERS: frozenset[type] = frozenset((int, _NONE))
+_FLOATS: frozenset[type] = frozenset((int, float, _NONE))
+_TYPES: dict[type[DataType], frozenset[type]] = {
+    BooleanType: frozenset((bool, _NONE)),
+    **dict.fromkeys((ByteType, ShortType, IntegerType, LongType), _INTEGERS),
+    **dict.fromkeys((FloatType, DoubleType), _FLOATS),
 }
+
+
+@dataclass(frozen=True)
+class _PlainColumn:
+    """Values that Arrow takes as they are."""
+
+    types: frozenset[type]
+    arrow: pa.DataType
+
+    def make(self, values: list[Any]) -> tuple[pa.Array, Rows]:
+        if not self.types.issuperset(map(type, values)):
+            raise ValueError
+        return pa.array(values, self.arrow), set()
+
+
+@dataclass(frozen=True)
+class _TextColumn:
+    """Any value: one that is no text is its own text."""
+
+    types: ClassVar[frozenset[type]] = _JSON
+
+    def make(self, values: list[Any]) -> tuple[pa.Array, Rows]:
+        if not _TEXTS.issuperset(map(type, values)):
+            values = list(values)
+            others = [row for row, value in enumerate(values) if type(value) is not str and value is not None]
+            given = [values[row] for row in others]
+            if any(type(one) is dict and len(one) == 1 and not _FORMS.isdisjoint(one) for one in given):
+                raise ValueError
+            for row, text in zip(others, compact_texts(given), strict=True):
+                values[row] = text
+        return pa.array(values, pa.string()), set()
+
+
+_TEXTS = frozenset((str, _NONE))
+#: The names of objects of Extended JSON.
+_FORMS = frozenset(text_forms())
+
+
+@dataclass(frozen=True)
+class _DecimalColumn:
+    """Numbers, or texts of numbers, that need no rounding."""
+
+    arrow: pa.DataType
+    types: ClassVar[frozenset[type]] = frozenset((int, float, str, _NONE))
+
+    def make(self, values: list[Any]) -> tuple[pa.Array, Rows]:
+        if not self.types.issuperset(map(type, values)):
+            raise ValueError
+        texts = [value if type(value) is str else None if value is None else repr(value) for value in values]
+        found = pa.array(texts, pa.string())
+        # Arrow checks no number that is too large after it has got its scale.
+        whole, scale = self.arrow.precision - self.arrow.scale, self.arrow.scale
+        fitting = rf"^-?0*[0-9]{{0,{whole}}}(?:\.[0-9]{{0,{scale}}})?$"
+        if pc.all(pc.match_substring_regex(found, fitting)).as_py() is False:
+            raise ValueError
+        return found.cast(self.arrow), set()
+
+
+@dataclass(frozen=True)
+class _StructColumn:
+    fields: dict[str, Field]
+    arrow: pa.DataType
+    types: ClassVar[frozenset[type]] = frozenset((dict, _NONE))
+
+    def make(self, values: list[Any]) -> tuple[pa.Array, Rows]:
+        nulls, given = _nulls(values, dict, {})
+        columns, bad = [], set()
+        for name, field in self.fields.items():
+            column, rows = field.make([value.get(name) for value in given])
+            columns.append(column)
+            bad |= rows
+        return pa.StructArray.from_arrays(columns, fields=list(self.arrow), mask=nulls), bad
+
+
+@dataclass(frozen=True)
+class _ListColumn:
+    item: Column
+    arrow: pa.DataType
+    types: ClassVar[frozenset[type]] = frozenset((list, _NONE))
+
+    def make(self, values: list[Any]) -> tuple[pa.Array, Rows]:
+        nulls, given = _nulls(values, list, [])
+        items = _whole(self.item, list(chain.from_iterable(given)))
+        return pa.ListArray.from_arrays(_offsets(given, nulls), items, type=self.arrow), set()
+
+
+@dataclass(frozen=True)
+class _MapColumn:
+    item: Column
+    arrow: pa.DataType
+    types: ClassVar[frozenset[type]] = frozenset((dict, _NONE))
+
+    def make(self, values: list[Any]) -> tuple[pa.Array, Rows]:
+        nulls, given = _nulls(values, dict, {})
+        keys = pa.array(list(chain.from_iterable(given)), pa.string())
+        items = _whole(self.item, list(chain.from_iterable(map(dict.values, given))))
+        return pa.MapArray.from_arrays(_offsets(given, nulls), keys, items, type=self.arrow), set()
+
+
+def _whole(item: Column, values: list[Any]) -> pa.Array:
+    """Return the array of items. Raises `ValueError` if one is, in part, of another type."""
+    array, bad = item.make(values)
+    if bad:
+        raise ValueError
+    return array
+
+
+def _nulls(values: list[Any], kind: type, empty: Any) -> tuple[pa.Array | None, list[Any]]:
+    """Return which values are NULL, or `None` if none is; and the values, `empty` in place of NULL.
+
+    Raises `ValueError` if a value is neither of this type nor NULL.
+    """
+    kinds = set(map(type, values))
+    if kinds <= {kind}:
+        return None, values
+    if kinds <= {kind, _NONE}:
+        return pa.array([value is None for value in values]), [empty if value is None else value for value in values]
+    raise ValueError
+
+
+def _offsets(values: Sequence[Any], nulls: pa.Array | None) -> pa.Array:
+    """Return where the items of each value begin, NULL if the value is, and where the last end."""
+    offsets = pa.array(accumulate(map(len, values), initial=0), pa.int32())
+    if nulls is None:
+        return offsets
+    return pc.if_else(pa.concat_arrays([nulls, pa.array([False])]), pa.scalar(None, pa.int32()), offsets)

@@ -1,8 +1,8 @@
-"""Read a JSON text as a value, without a loss: numbers as they are written, names that repeat.
+"""Read JSON texts as values, without a loss: numbers as they are written, names that repeat.
 
 Spark's reader sees both, and takes more than JSON: text in single quotes, `NaN`, a byte order mark,
-and anything after the first value. `orjson` reads a text that it would write the same, so nothing
-is lost. Another text is read by the standard library, or by `read_document`, which is slow.
+and anything after the first value. `orjson` reads texts that have none of these, many at once. Any
+other text is read by `read_document`, which is slow.
 """
 
 from __future__ import annotations
@@ -11,8 +11,12 @@ import json
 import os
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import orjson
 
 #: Spark's parser refuses longer numbers.
@@ -32,9 +36,6 @@ _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
 _MARK = os.urandom(16).hex()
 _BETWEEN = f',"{_MARK}",'.encode()
 
-#: What the standard library would lose: the sign of a zero, and `?` for half a surrogate pair.
-_MINUS_ZERO = re.compile(r"-0[\s,}\]]")
-_HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")
 _ESCAPED = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 
 
@@ -68,46 +69,102 @@ class WrittenDict(dict[str, Any]):
     pairs: Sequence[tuple[str, Any]] | None = None
 
 
-def load_lossless(raw: bytes) -> tuple[Any, bool]:
-    """Return the value of a text that orjson writes the same, but for spaces; and if they are, too.
+class Written(Enum):
+    """How texts are written, compared with `orjson`, which would write the values of them."""
 
-    Raises `ValueError` for another text.
+    SAME = 0
+    WITH_SPACES = 1
+    OTHERWISE = 2  # numbers, or letters in texts
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The values of texts: of all together, as one array in which something is between them."""
+
+    values: list[Any]
+    raw: bytes
+    again: bytes
+
+    @property
+    def is_same(self) -> bool:
+        """Whether `orjson` would write all texts the same."""
+        return self.again == self.raw
+
+    @cached_property
+    def written(self) -> Written:
+        """How the texts are written."""
+        if self.is_same:
+            return Written.SAME
+        if self.again.translate(None, _SPACES) == self.raw.translate(None, _SPACES):
+            return Written.WITH_SPACES
+        return Written.OTHERWISE
+
+    @cached_property
+    def unsure(self) -> frozenset[type]:
+        """The types of values that are perhaps written in another way than `orjson` writes them."""
+        if self.written is not Written.OTHERWISE:
+            return _WITH_SPACES
+        return _WRITTEN_OTHERWISE if _MINUS_ZERO.search(self.raw) is None else _WRITTEN_OTHERWISE | {int}
+
+
+_WITH_SPACES: frozenset[type] = frozenset((dict, list))
+_WRITTEN_OTHERWISE: frozenset[type] = _WITH_SPACES | {float}
+
+
+def load_all(texts: list[bytes]) -> Loaded | None:
+    """Return the values of JSON texts.
+
+    Returns `None` if one of them is not JSON, or has a name twice, or too long a number for Spark.
     """
-    value = orjson.loads(raw)
-    try:
-        again = orjson.dumps(value)
-    except TypeError:  # deeper than orjson writes
-        raise ValueError from None
-    if again == raw:
-        return value, True
-    if again.translate(None, _SPACES) != raw.translate(None, _SPACES):
-        raise ValueError
-    return value, False
-
-
-def load_all_compact(texts: list[bytes]) -> list[Any] | None:
-    """Return the values of texts if orjson writes all of them the same, else `None`."""
     raw = b"[" + _BETWEEN.join(texts) + b"]"
     try:
         values: list[Any] = orjson.loads(raw)
-        if orjson.dumps(values) != raw:
-            return None
-    except (ValueError, TypeError):
+    except ValueError:
         return None
     # A text that is no JSON may reach into the next, but not over what is between them.
     if len(values) != 2 * len(texts) - 1 or values[1::2].count(_MARK) != len(texts) - 1:
         return None
-    return values[::2]
+    try:
+        again = orjson.dumps(values)
+    except TypeError:  # deeper than orjson writes
+        again = b'"' * _count_quotes(values)
+    if again != raw:
+        if _quotes(again) != _quotes(raw):  # a name that comes twice is lost
+            return None
+        if max(map(len, texts)) > _LONGEST_NUMBER and _has_long_number(raw):
+            return None
+    return Loaded(values[::2], raw, again)
 
 
-def load_loose(text: str) -> Any:
-    """Return the value of a JSON text: numbers are `Written…`, objects and arrays are not.
+def _count_quotes(value: Any) -> int:
+    """Return the number of quotes around the texts and names of a value."""
+    count, rest = 0, [value]
+    while rest:
+        one = rest.pop()
+        if isinstance(one, dict):
+            count += 2 * len(one)
+            rest += one.values()
+        elif isinstance(one, list):
+            rest += one
+        elif isinstance(one, str):
+            count += 2
+    return count
 
-    Raises `ValueError` if the text is not JSON.
-    """
-    if _MINUS_ZERO.search(text) or ("\\u" in text and _HALF_PAIR.search(text)):
-        raise ValueError
-    return _LOOSE.decode(text)
+
+def _quotes(raw: bytes) -> int:
+    """Return the number of quotes around texts and names."""
+    if b"\\" in raw:
+        raw = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
+    return int(np.count_nonzero(np.frombuffer(raw, np.uint8) == ord('"')))
+
+
+#: An integer whose sign is lost.
+_MINUS_ZERO = re.compile(rb"-0[\s,}\]]")
+_NO_NUMBER = bytes(code if code in b"0123456789+-.eE" else 32 for code in range(256))
+
+
+def _has_long_number(raw: bytes) -> bool:
+    return max(map(len, raw.translate(_NO_NUMBER).split()), default=0) > _LONGEST_NUMBER
 
 
 def read_document(text: str) -> Any:
@@ -123,30 +180,15 @@ def read_document(text: str) -> Any:
 
 
 def compact_text(value: Any) -> str:
-    """Return the text of a value that `load_lossless` has read as compact."""
+    """Return the text of a value as `orjson` writes it."""
     return orjson.dumps(value).decode()
 
 
-def spaced_text(value: Any) -> str:
-    """Return the text of a value of `load_lossless`.
-
-    Raises `KeyError` for an object or an array, whose spaces are unknown.
-    """
-    if isinstance(value, dict | list):
-        raise KeyError
-    return compact_text(value)
-
-
-def python_text(value: Any) -> str:
-    """Return the text of a value as Python's standard library writes it, with spaces."""
-    return json.dumps(value, ensure_ascii=False)
-
-
-def loose_text(value: Any) -> str:
-    """Return the text of a value of `load_loose`. Raises `KeyError` if it is not known."""
-    if isinstance(value, dict | list):
-        raise KeyError
-    return written_text(value)
+def compact_texts(values: list[Any]) -> list[str]:
+    """Return the texts of values as `orjson` writes them."""
+    marked = [_MARK] * (2 * len(values) - 1)
+    marked[::2] = values
+    return orjson.dumps(marked)[1:-1].decode().split(_BETWEEN.decode())
 
 
 def written_text(value: Any) -> str:
@@ -166,31 +208,6 @@ def pairs_of(value: dict[str, Any]) -> Iterable[tuple[str, Any]]:
 def repeated_pairs(value: dict[str, Any]) -> Sequence[tuple[str, Any]] | None:
     """Return all pairs of an object if names repeat, else `None`."""
     return value.pairs if isinstance(value, WrittenDict) else None
-
-
-# --- the standard library -------------------------------------------------------------------------
-
-
-def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value = dict(pairs)
-    if len(value) == len(pairs):
-        return value
-    repeated = WrittenDict(value)
-    repeated.pairs = pairs
-    return repeated
-
-
-def _float(text: str) -> float:
-    if len(text) > _LONGEST_NUMBER:
-        raise ValueError
-    return WrittenFloat(text)
-
-
-def _no_constant(text: str) -> Any:
-    raise ValueError(text)
-
-
-_LOOSE = json.JSONDecoder(object_pairs_hook=_pairs, parse_float=_float, parse_constant=_no_constant)
 
 
 # --- as Spark reads it ----------------------------------------------------------------------------

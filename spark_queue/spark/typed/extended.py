@@ -34,17 +34,23 @@ def with_forms(usual: type, parse: Callable[[Any], Any], forms: Mapping[str, Ext
     def parse_value(value: Any) -> Any:
         if type(value) is usual:
             return parse(value)
-        if isinstance(value, dict) and len(value) == 1:
-            [(name, inner)] = value.items()
-            form = forms.get(name)
-            if form is not None:
-                try:
-                    return form(inner)
-                except (ValueError, TypeError, KeyError):
-                    pass  # an object of the user's own
-        return parse(value)
+        found = form_value(value, forms)
+        return parse(value) if found is None else found
 
     return parse_value
+
+
+def form_value(value: Any, forms: Mapping[str, ExtendedForm]) -> Any:
+    """Return the value of an object of Extended JSON, or `None` if it is none of these forms."""
+    if isinstance(value, dict) and len(value) == 1:
+        [(name, inner)] = value.items()
+        form = forms.get(name)
+        if form is not None:
+            try:
+                return form(inner)
+            except (ValueError, TypeError, KeyError):
+                pass  # an object of the user's own
+    return None
 
 
 def moment_forms() -> dict[str, ExtendedForm]:

@@ -298,7 +298,7 @@ def _parse_variant(text_of: Callable[[Any], str], value: Any) -> dict[str, bytes
             found, metadata = VariantUtils.parse_json(text)
         except UnicodeEncodeError:  # half a surrogate pair
             found, metadata = VariantUtils.parse_json(clean_json(text).decode())
-    except PySparkException:  # it is too large
+    except (PySparkException, RecursionError):  # it is too large, or too deep
         raise ValueError from None
     return {"value": found, "metadata": metadata}
 

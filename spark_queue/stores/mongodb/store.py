@@ -209,9 +209,15 @@ MAJORITY_NOT_KNOWN_YET, QUERY_PLAN_KILLED = 134, 175
 #: Error code of the server: an update would make a document too large.
 DOCUMENT_TOO_LARGE = 17419
 
-#: Error codes of a server that steps down, shuts down, or is no primary. The driver knows them, but
-#: not if a write has begun and waits for the majority. Its outcome is then unknown.
-STATE_CHANGES = {91, 189, 10058, 10107, 11600, 11602, 13435, 13436}
+#: Error codes of a server that steps down, shuts down, is no primary, or does not reach its own
+#: set: those of the specification of retryable writes. The driver knows them. It does not if a
+#: write has begun and waits for the majority: its outcome is then unknown.
+STATE_CHANGES = {6, 7, 89, 91, 189, 262, 9001, 10058, 10107, 11600, 11602, 13435, 13436}
+
+#: How the driver's error begins for a server without sessions. All servers that we support have
+#: sessions, but not while they are neither primary nor secondary: when a primary begins to step
+#: down, or a node starts.
+NO_SESSIONS = "Sessions are not supported"
 
 #: Clients of the parent process after a fork. They must not be used here, nor closed: the parent
 #: uses them.
@@ -490,6 +496,7 @@ class MongoStore(SignallingStore):
             or code == DUPLICATE_KEY  # in a transaction: another client pushed the same id
             or code == MAJORITY_NOT_KNOWN_YET
             or code in STATE_CHANGES
+            or (isinstance(error, ConfigurationError) and text.startswith(NO_SESSIONS))
             or code == INTERRUPTED  # another publisher assumed that this one was dead
             or code == QUERY_PLAN_KILLED  # the queue was dropped while it was read
         ):

@@ -256,10 +256,18 @@ def _start_time(pid: int) -> int:
     if not Path("/proc/self/stat").exists():
         return 1 if _process_exists(pid) else 0
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = stat_fields(pid)
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return HIDDEN_START if _process_exists(pid) else 0
     return 0 if fields[0] in "ZX" else int(fields[19])
+
+
+def stat_fields(pid: int) -> list[str]:
+    """Return the fields of a process after its name, as Linux has them in /proc/PID/stat.
+
+    Raises `OSError` if the process, or /proc, does not exist or is hidden.
+    """
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def _process_exists(pid: int) -> bool:

@@ -143,11 +143,11 @@ class _LetterSender:
 
         It does not if all are rejected, or other messages have its ids.
         """
+        if self._find_sent([one]):
+            return True
         for variant in one.letter.variants():
-            if self._find_sent([one]):
-                return True
             with suppress(MessageError):
-                if self._push([variant]) == 1:
+                if self._push([variant]) == 1 or self._find_sent([one]):  # another reader may be faster
                     return True
         return False
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import threading
 from collections import Counter
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pytest
-from pymongo import MongoClient
-from pymongo.errors import AutoReconnect, BulkWriteError, OperationFailure, WriteConcernError
+from pymongo import MongoClient, WriteConcern
+from pymongo.errors import AutoReconnect, BulkWriteError, ConfigurationError, OperationFailure, WriteConcernError
 
 from spark_queue import Queue, open_store
+from spark_queue.errors import StoreUnavailable
 from spark_queue.stores.conformance.waiting import wait_until
 from tests.redis_server import free_port
 from tests.services import HOST, REPLICA_SET, ServiceError, mongod_command
@@ -82,6 +84,10 @@ class Nodes:
             wait_until(lambda: client.primary, description="a primary")
             port = client.primary[1]
         return next(one for one in self.nodes if one.port == port)
+
+    def others(self):
+        primary = self.primary()
+        return [one for one in self.nodes if one is not primary]
 
     def step_down(self):
         with MongoClient(HOST, self.primary().port, directConnection=True) as client:
@@ -157,12 +163,56 @@ def test_everything_comes_out_once_though_primaries_step_down_and_are_killed(nod
         assert store.sizes("q").total == 0
 
 
-@pytest.mark.parametrize("code", [11602, 11600, 91, 189, 10107])
+@pytest.mark.full
+def test_a_primary_that_begins_to_step_down_is_a_server_that_is_away(nodes):
+    """It says that it is neither primary nor secondary, and the driver that it has no sessions."""
+    primary, others = nodes.primary(), nodes.others()
+    with closing(MongoClient(HOST, primary.port, directConnection=True)) as client:
+        with open_store(nodes.url) as store, Queue(store, "q") as queue:
+            queue.push("one")
+        for one in others:
+            one.process.send_signal(signal.SIGSTOP)
+        try:
+            client.db.get_collection("x", write_concern=WriteConcern(1)).insert_one({})  # that no other node gets
+
+            def step_down():
+                with suppress(AutoReconnect, OperationFailure):
+                    client.admin.command("replSetStepDown", 20, secondaryCatchUpPeriodSecs=10)
+
+            stepping = threading.Thread(target=step_down)
+            stepping.start()
+
+            def is_neither():
+                hello = client.admin.command("hello")
+                return not hello["isWritablePrimary"] and not hello["secondary"]
+
+            wait_until(is_neither, description="the step down")
+            url = f"mongodb://{HOST}:{primary.port}/db?directConnection=true"
+            with (
+                open_store(url, retry_timeout=0) as store,
+                Queue(store, "q") as queue,
+                pytest.raises(StoreUnavailable, match="Sessions are not supported"),
+            ):
+                queue.reserve()
+        finally:
+            for one in others:
+                one.process.send_signal(signal.SIGCONT)
+            stepping.join()
+    wait_until(nodes.is_whole, description="three nodes")
+    with open_store(nodes.url, retry_timeout=60_000) as store, Queue(store, "q") as queue:
+        assert [one.payload for one in queue.reserve(timeout=60)] == ["one"]
+
+
+@pytest.mark.parametrize("code", [11602, 11600, 91, 189, 10107, 6, 7, 89, 262, 9001])
 def test_a_write_that_a_change_of_the_primary_interrupts_is_repeated(mongodb_url, code):
     """The write has begun, and waits for the majority: the driver reports an error of the write concern."""
     details = {"code": code, "errmsg": "operation was interrupted"}
     bulk = {"writeErrors": [], "writeConcernErrors": [details]}
-    errors = [WriteConcernError("operation was interrupted", code, details), BulkWriteError(bulk)]
+    errors = [
+        WriteConcernError("operation was interrupted", code, details),
+        BulkWriteError(bulk),
+        ConfigurationError("Sessions are not supported by this MongoDB deployment"),
+    ]
     with open_store(mongodb_url) as store:
         calls: list[Exception] = []
 

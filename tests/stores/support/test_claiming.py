@@ -8,11 +8,11 @@ from spark_queue.stores.support.claiming import ClaimRequest, Shares, share_even
 from spark_queue.stores.types import Claim
 
 
-def request(rows, **more):
+def claim_of(rows, **more):
     return ClaimRequest("c/1", rows, **{"partitions": 4, "smallest": 10, **more})
 
 
-def records(*sizes):
+def sized(*sizes):
     return [(number, f"id-{number}", size) for number, size in enumerate(sizes)]
 
 
@@ -37,50 +37,50 @@ def test_partitions_have_even_sizes(rows, least, expected):
 
 
 def test_partitions_take_the_records_in_order():
-    shares = Shares(request(30), ready=100)
-    assert shares.cut(records(*[1] * 100)) == {0: [*range(10)], 1: [*range(10, 20)], 2: [*range(20, 30)]}
+    shares = Shares(claim_of(30), ready=100)
+    assert shares.cut(sized(*[1] * 100)) == {0: [*range(10)], 1: [*range(10, 20)], 2: [*range(20, 30)]}
     assert shares.is_complete
     assert shares.claim() == Claim([10, 10, 10])
 
 
 def test_what_few_records_leave_is_filled_by_the_next():
-    shares = Shares(request(20), ready=20)
-    assert shares.cut(records(1, 1, 1)) == {0: [0, 1, 2]}
+    shares = Shares(claim_of(20), ready=20)
+    assert shares.cut(sized(1, 1, 1)) == {0: [0, 1, 2]}
     assert not shares.is_complete
-    assert {part: len(keys) for part, keys in shares.cut(records(*[1] * 17)).items()} == {0: 7, 1: 10}
+    assert {part: len(keys) for part, keys in shares.cut(sized(*[1] * 17)).items()} == {0: 7, 1: 10}
     assert shares.claim() == Claim([10, 10])
 
 
 def test_large_messages_make_as_many_partitions_as_are_allowed():
-    shares = Shares(request(9, bytes=400), ready=9)
-    assert shares.cut(records(*[90] * 9)) == {0: [0], 1: [1], 2: [2], 3: [3]}
+    shares = Shares(claim_of(9, bytes=400), ready=9)
+    assert shares.cut(sized(*[90] * 9)) == {0: [0], 1: [1], 2: [2], 3: [3]}
     assert shares.claim() == Claim([1, 1, 1, 1], bytes=360, full=True)
 
 
 def test_the_first_record_may_be_larger_than_its_share_and_no_other():
-    shares = Shares(request(8, bytes=100), ready=2)
-    assert shares.cut(records(900, 900)) == {0: [0]}
+    shares = Shares(claim_of(8, bytes=100), ready=2)
+    assert shares.cut(sized(900, 900)) == {0: [0]}
     assert shares.claim() == Claim([1], bytes=900, full=True)
 
 
 @pytest.mark.parametrize("limit", [{"rows": 5}, {"rows": 50, "bytes": 100}])
 def test_a_first_bucket_that_is_too_large_is_to_be_split(limit):
     id = bucket(9, 1_000)
-    shares = Shares(request(**limit), ready=9)
+    shares = Shares(claim_of(**limit), ready=9)
     assert shares.cut([(0, id, 10), (1, "id", 1)]) == {}
     assert shares.is_complete
     assert shares.claim().oversized_bucket == id
-    later = Shares(request(**limit), ready=9)
+    later = Shares(claim_of(**limit), ready=9)
     assert later.cut([(0, "id", 1), (1, id, 10)]) == {0: [0]}
     assert later.claim().oversized_bucket is None, "the claim has a message"
 
 
 def test_what_others_took_first_is_filled_again():
-    shares = Shares(request(20, bytes=1_000), ready=20)
-    shares.cut(records(*[10] * 20))
+    shares = Shares(claim_of(20, bytes=1_000), ready=20)
+    shares.cut(sized(*[10] * 20))
     shares.correct([4, 0])
     assert not shares.is_complete
-    taken = {part: len(keys) for part, keys in shares.cut(records(*[10] * 20)).items()}
+    taken = {part: len(keys) for part, keys in shares.cut(sized(*[10] * 20)).items()}
     assert taken == {0: 6, 1: 10}
     assert shares.claim() == Claim([10, 10], bytes=260), "the bytes of those that were lost still count"
 
@@ -97,4 +97,4 @@ def test_what_others_took_first_is_filled_again():
     ],
 )
 def test_what_tags_hold_is_returned_by_partition(more, held, expected):
-    assert request(9, **more).held_rows(held) == expected
+    assert claim_of(9, **more).held_rows(held) == expected

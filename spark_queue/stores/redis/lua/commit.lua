@@ -3,8 +3,8 @@
 
 local tag, history, consumer, outcome = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 
--- Remove whole runs, if all their messages are still held and contiguous in the index, about CHUNK
--- messages. Return the number of messages, the number of records, and 1 if runs are left.
+-- Remove whole runs, if all their messages are still held, about CHUNK messages. Return the number of
+-- messages, the number of records, and 1 if runs are left.
 local function remove_whole_runs()
   local gone, tags, removed, records = {}, {}, 0, 0
   local no_buckets, left = redis.call('EXISTS', BUCKETS) == 0, 0
@@ -13,12 +13,7 @@ local function remove_whole_runs()
     for _, run in ipairs(found) do
       local ids, rank = find_whole_run(run)
       if ids and records < CHUNK then
-        redis.call('ZREMRANGEBYRANK', INDEX, rank, rank + #ids - 1)
-        call_many('HDEL', HASH, ids)
-        call_many('ZREM', BUCKETS, no_buckets and {} or buckets_of(ids))
-        if lists then
-          lists.on_removed(ids)
-        end
+        remove_records(ids, rank, no_buckets)
         removed, records = removed + (no_buckets and #ids or count_messages(ids)), records + #ids
         gone[#gone + 1], tags[#tags + 1] = run, sub(run, 1, find(run, '\0', 1, true) - 1)
       end

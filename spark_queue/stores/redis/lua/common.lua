@@ -174,15 +174,15 @@ local function register_buckets(key, ids)
 end
 
 -- Remove records from the queue. `rank`: the rank of the first one in the index, if they are
--- contiguous there.
-local function remove_records(ids, rank)
+-- contiguous there. `no_buckets`: none of them is a bucket.
+local function remove_records(ids, rank, no_buckets)
   if rank then
     redis.call('ZREMRANGEBYRANK', INDEX, rank, rank + #ids - 1)
   else
     call_many('ZREM', INDEX, ids)
   end
   call_many('HDEL', HASH, ids)
-  call_many('ZREM', BUCKETS, buckets_of(ids))
+  call_many('ZREM', BUCKETS, no_buckets and {} or buckets_of(ids))
   if lists then
     lists.on_removed(ids)
   end
@@ -462,11 +462,6 @@ end
 -- The fields after the payload, as we write them.
 local TAIL = ',"tries":(%d+),"hdrs":({.*}),"mature":(%d+)([^{}]*})$'
 
--- Return the end of a document, after `mature`, without the field `pushed`.
-local function end_of(tail)
-  return string.match(tail, '^,"pushed":%d+(.*)$') or tail
-end
-
 -- Find the fields after the payload of a long document. Return where the payload ends, tries,
 -- headers, due time, and the rest. A pattern for the whole text would walk through all of it, and copy it.
 local function find_tail(document)
@@ -486,28 +481,43 @@ local function find_tail(document)
   until #window == #document or size > 64 * WINDOW
 end
 
+local known -- the fields that were parsed last: many messages have the same ones
+
+-- Return where the payload of a document ends, and the fields after it: their `text`, `tries`,
+-- `headers`, `due` and `tail`. Return nil if they are not as we write them.
+local function find_fields(document)
+  local size = known and #known.text
+  if size and sub(document, -size) == known.text then
+    local _, first = find(document, '^{"_id":"[^"]*","payload":')
+    if first and first <= #document - size then
+      return #document - size, known
+    end
+  end
+  local at, tries, headers, due, tail
+  if #document <= WINDOW then
+    at, tries, headers, due, tail = string.match(document, '^{"_id":"[^"]*","payload":.*()' .. TAIL)
+    at = at and at - 1
+  elseif find(document, '^{"_id":"[^"]*","payload":') then
+    at, tries, headers, due, tail = find_tail(document)
+  end
+  local rest = at and (string.match(tail, '^,"pushed":%d+(.*)$') or tail)
+  if at and (rest == '}' or rest == ',"type":"buffer"}') and (headers == '{}' or pcall(cjson.decode, headers)) then
+    local fields = { text = sub(document, at + 1), tries = tonumber(tries), headers = headers, due = due, tail = tail }
+    known = #fields.text <= WINDOW and fields or known
+    return at, fields
+  end
+end
+
 -- Split a document into `tries`, `headers` (JSON text) and the rest. Return nil if it is not a
 -- document, or if its tries or headers have another type. The scripts leave such a document as it
 -- is, and its reader reports it as damaged.
 local function parse_document(document)
-  local head, last, tries, headers, due, tail
-  if #document <= WINDOW then
-    head, tries, headers, due, tail = string.match(document, '^({"_id":"[^"]*","payload":.*)' .. TAIL)
-    last = head
-  elseif find(document, '^{"_id":"[^"]*","payload":') then
-    head, tries, headers, due, tail = find_tail(document)
-    last = head and sub(document, head - 20, head)
-  end
-  if
-    head
-    and (end_of(tail) == '}' or end_of(tail) == ',"type":"buffer"}')
-    -- no JSON value ends like this: these are fields between payload and tries
-    and not (find(last, ':true$', -5) or find(last, ':false$', -6) or find(last, ',"type":"buffer"$', -16))
-    and (headers == '{}' or pcall(cjson.decode, headers))
-  then
-    tries = tonumber(tries)
-    local before = { tries = tries, headers = headers, due = due }
-    return { document = document, head = head, tries = tries, headers = headers, tail = tail, before = before }
+  local at, before = find_fields(document)
+  local last = at and sub(document, at - 20, at)
+  -- no JSON value ends like this: these are fields between payload and tries
+  if at and not (find(last, ':true$', -5) or find(last, ':false$', -6) or find(last, ',"type":"buffer"$', -16)) then
+    local tries, headers = before.tries, before.headers
+    return { document = document, head = at, tries = tries, headers = headers, tail = before.tail, before = before }
   end
   -- keuss has rewritten the document, and its fields may be in any order
   local ok, spans = pcall(field_spans, document)
@@ -537,7 +547,7 @@ local function format_document(parts, due)
     return parts.document -- a long one is not copied
   end
   if head then
-    head = type(head) == 'string' and head or sub(parts.document, 1, head)
+    head = sub(parts.document, 1, head)
     return head .. ',"tries":' .. tries .. ',"hdrs":' .. parts.headers .. ',"mature":' .. due .. parts.tail
   end
   local values = { tries = tries, hdrs = parts.headers, mature = due, reserved = parts.reserved and 'false' or nil }
@@ -572,12 +582,17 @@ local function split_run(run)
   return first - 1, first + (has_parts and 23 or 17)
 end
 
+local marks = {} -- those that split_score() has written
+
 -- Return how a run names a score (ms with parts): its due time (ms), and a mark of the parts, if any.
 local function split_score(score)
   score = max(0, score)
   local ms = floor(score)
   local part = floor((score - ms) * PARTS)
-  return ms, part > 0 and format('\255%04d', part) or nil
+  if part > 0 then
+    marks[part] = marks[part] or format('\255%04d', part)
+  end
+  return ms, marks[part]
 end
 
 -- Return what a run of messages that are due then (ms) begins with.
@@ -636,11 +651,11 @@ local function due_of(messages, i)
   return due
 end
 
--- Return the score of message i in the index while it is free, as text.
+-- Return the score of message i in the index while it is free, as a number or as text.
 local function score_of(messages, i)
   local r = messages.at[i]
   local part = tonumber(sub(messages.starts[r], #messages.tags[r] + 19, -2))
-  return part and score_text(tonumber(due_of(messages, i)) + part / PARTS) or due_of(messages, i)
+  return part and due_of(messages, i) + part / PARTS or due_of(messages, i)
 end
 
 -- Return message i as a run of one message.
@@ -685,8 +700,8 @@ local function as_runs(messages)
   return found
 end
 
--- Add the next runs of a range until there are `limit` messages; the last run may exceed it. Return
--- whether the range has no more.
+-- Add the next runs of a range until there are `limit` messages; the last run may exceed it.
+-- Returns whether the range has no more.
 local function scan_runs(messages, low, high, limit)
   while #messages.ids < limit do
     local step = math.ceil((limit - #messages.ids) / RUN)
@@ -726,14 +741,35 @@ local function find_contiguous(tag, head, tail, limit)
   return redis.call('ZRANGE', INDEX, first, last), lease_end, first
 end
 
--- Return the ids of a run and the rank of the first, if all its messages are still held and
--- contiguous in the index. Return nil for other runs. It does so for short runs too: check_held()
--- checks many of them together.
+-- Return the ids of several groups, which do not grow, if all these messages are still held; nil if not.
+-- `text`: what follows the start of a run.
+local function find_whole_groups(tag, text)
+  local ids, n = {}, 0
+  for id in gmatch(text, '[^%z]+') do
+    if byte(id) ~= PART_MARK then
+      n = n + 1
+      ids[n] = id
+    end
+  end
+  local current, leaving = lease_ends(tag)
+  for _, score in ipairs(query_many('ZMSCORE', INDEX, ids)) do
+    if not score or (score ~= current and score ~= leaving) then
+      return nil
+    end
+  end
+  return ids
+end
+
+-- Return the ids of a run, and the rank of the first. Return nil unless all its messages are still held,
+-- and contiguous in the index. It returns nil for short runs too: check_held() checks many of them
+-- together.
 local function find_whole_run(run)
   local tag_end, first = split_run(run)
   local stop, text = find(run, '\0', first, true), sub(run, first)
-  if not stop or #text < 2 * RUN or find(text, '\0\255', 1, true) then -- the ids of several groups do not grow
+  if not stop or #text < 2 * RUN then
     return nil
+  elseif find(text, '\0\255', 1, true) then
+    return find_whole_groups(sub(run, 1, tag_end), text)
   end
   local head, tail = sub(run, first, stop - 1), sub(run, 1 - find(string.reverse(run), '\0', 1, true))
   local ids, _, rank = find_contiguous(sub(run, 1, tag_end), head, tail, RUN)
@@ -982,15 +1018,19 @@ local function make_free(kept, due, failed)
   local found = read_documents(HASH, kept.ids)
   local index, hash = {}, {}
   local place = due and found[1] ~= nil and next_score(INDEX, tonumber(due), kept.ids[1])
+  local ids, at, group, score, moment, n = kept.ids, kept.at, nil, nil, due, 0
   for i, document in ipairs(found) do
-    if place and i > 1 and (kept.at[i] ~= kept.at[i - 1] or byte(kept.ids[i - 1]) == BUCKET_MARK) then
-      place = score_after(place, kept.ids[i - 1], kept.ids[i]) -- else their ids have the order
+    local id = ids[i]
+    if at[i] ~= group or (place and byte(ids[i - 1]) == BUCKET_MARK) then -- else their ids have the order
+      place = place and group and score_after(place, ids[i - 1], id) or place
+      group, score, moment = at[i], place and score_text(place) or score_of(kept, i), due or due_of(kept, i)
     end
-    index[2 * i - 1], index[2 * i] = place and score_text(place) or score_of(kept, i), kept.ids[i]
+    index[2 * i - 1], index[2 * i] = score, id
     local parts = document and parse_document(document)
     if parts then
       parts.tries = parts.tries + failed
-      hash[#hash + 1], hash[#hash + 2] = kept.ids[i], format_document(parts, due or due_of(kept, i))
+      hash[n + 1], hash[n + 2] = id, format_document(parts, moment)
+      n = n + 2
     end
   end
   call_many('ZADD', INDEX, index)
