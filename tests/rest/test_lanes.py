@@ -140,9 +140,13 @@ def test_requests_that_wait_have_a_limit():
 # --- what a look may read -------------------------------------------------------------------------
 
 
+def limit_looks(monkeypatch, records, size, seconds):
+    monkeypatch.setattr(contents, "LOOK_BUDGET", (records, size, seconds))  # a decorator's budget
+
+
 @pytest.mark.every_store
 def test_a_look_that_would_read_too_much_is_refused_with_a_reason(any_url, queue, monkeypatch):
-    monkeypatch.setattr(contents, "LOOK_BUDGET", (50, 100_000, 5.0))  # a decorator's budget
+    limit_looks(monkeypatch, 50, 100_000, 5.0)
     monkeypatch.setattr(lane_threads, "REFUSAL_PAUSE", 0.0)  # of the server's threads
     with Queue(any_url, queue) as one:
         one.push_many(list(range(80)))
@@ -156,11 +160,11 @@ def test_a_look_that_would_read_too_much_is_refused_with_a_reason(any_url, queue
             refused = http.get(path, params={"limit": wanted})
             assert refused.status_code == 503 and reason in refused.json()["detail"], refused.text
             assert refused.json()["title"] == "BudgetExceeded" and "retry-after" in refused.headers
-        monkeypatch.setattr(contents, "LOOK_BUDGET", (500, 100_000, 5.0))  # a decorator's budget
+        limit_looks(monkeypatch, 500, 100_000, 5.0)
         refused = http.get(path, params={"limit": 90})
         assert refused.status_code == 503 and "100,000 bytes" in refused.json()["detail"]
         assert http.request("PUT", f"/q/a/{queue}", content=b"1").status_code == 200
-        monkeypatch.setattr(contents, "LOOK_BUDGET", (500, 100_000, -1.0))  # a decorator's budget
+        limit_looks(monkeypatch, 500, 100_000, -1.0)
         for look in (path, f"/v1/queues/a/{queue}", "/v1/queues", "/q/a", f"/q/a/{queue}/status"):
             refused = http.get(look)
             assert refused.status_code == 503 and "took more than" in refused.json()["detail"], look
@@ -169,7 +173,7 @@ def test_a_look_that_would_read_too_much_is_refused_with_a_reason(any_url, queue
 @pytest.mark.every_store
 def test_a_filtered_look_ends_in_time_however_many_messages_there_are(any_url, queue, monkeypatch):
     """Its filter matches none, so the store would examine them all."""
-    monkeypatch.setattr(contents, "LOOK_BUDGET", (1_000, 32 << 20, 1.0))  # a decorator's budget
+    limit_looks(monkeypatch, 1_000, 32 << 20, 1.0)
     with Queue(any_url, queue) as one:
         one.push_many(list(range(3_000)))
     app = create_app(Settings(graph=Graph({"a": Namespace(any_url)})))

@@ -58,8 +58,9 @@ for i = 1, #leases, 2 do
 end
 local free, known = members_after(INDEX, first_rank(INDEX), ends)
 local runs, share = {}, math.ceil(rows / max(1, #tags))
+local place_ms, place_mark = split_score(tonumber(score) or 0)
 for _, tag in ipairs(tags) do
-  local last = score == '' and '' or tag .. '\0' .. run_place(tonumber(score)) .. id
+  local last = score == '' and '' or run_head(tag, place_ms) .. marked(place_mark, id)
   local messages = last == '' and new_messages() or rest_of_run(last)
   local more, all = read_held(tag, last, share)
   for _, run in ipairs(as_runs(more)) do
@@ -67,7 +68,7 @@ for _, tag in ipairs(tags) do
   end
   if not all then
     local n = #messages.ids
-    known[#known + 1], known[#known + 2] = score_of(messages, n), messages.ids[n]
+    known[#known + 1], known[#known + 2] = score_text(tonumber(score_of(messages, n))), messages.ids[n]
   end
   for _, run in ipairs(as_runs((check_held(messages)))) do
     runs[#runs + 1] = run
