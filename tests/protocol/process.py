@@ -23,6 +23,7 @@ from pyspark import TaskContext
 from spark_queue import FencedError
 from spark_queue.admin import common
 from spark_queue.errors import StoreUnavailable
+from spark_queue.options.parts import Database
 from spark_queue.options.roles import parse_options
 from spark_queue.spark.read import fetch, lease_renewer, opening, prefetch
 from spark_queue.spark.read.abandoned import AbandonedEpochs
@@ -304,6 +305,10 @@ class _Clients:
             return store
         return free.pop()
 
+    def open_database(self, database: Database, *, create: bool = True) -> Store:
+        """Return a client of the database of some options."""
+        return self.open(database.url, create=create)
+
     def end(self) -> None:
         """Close all."""
         for store in self._all:
@@ -352,8 +357,10 @@ def points() -> Iterator[None]:
         patch.setattr(Publisher, "_take", _take_of(Publisher._take))
         patch.setattr(Store, "publish", _publish_of(Store.publish))
         patch.setattr(Store, "note", _note_of(Store.note))
-        for module in (prefetch, common, lease_renewer, opening, named, fetch):
+        for module in (common, lease_renewer, named, fetch):
             patch.setattr(module, "open_store", clients.open)
+        for module in (prefetch, opening, fetch):
+            patch.setattr(module, "open_database", clients.open_database)
         yield
     clients.end()
 

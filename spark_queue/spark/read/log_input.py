@@ -72,7 +72,7 @@ class LogInput:
             self._taken_pieces = self._cursor.next_pieces(self._next_place, limit, all_rows=all_rows)
         return rows_of(self._taken_pieces)
 
-    def take(self, start: Offset, limit: int) -> list[int]:
+    def claim(self, start: Offset, limit: int) -> list[int]:
         """Take the batch after `start`; return its rows by partition, none if nothing is ready."""
         rows = self.count_ready(limit)
         return [rows] if rows else []

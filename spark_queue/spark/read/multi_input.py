@@ -111,8 +111,8 @@ class MultiInputPlanner:
             if self._options.combine == ZIP and not self._ordered:
                 self._ordered = True
                 self._wait_for_order(offsets)
-            take = self._reserve_from_first if self._options.combine == ALTS else self._reserve_from_each
-            rows = take(offsets, limit)
+            reserve = self._reserve_from_first if self._options.combine == ALTS else self._reserve_from_each
+            rows = reserve(offsets, limit)
             arrived = next(iter(self.members.values())).next_arrival(start) if rows else 0
             for binding in rows:
                 self.members[binding].mark_reserved(offsets[binding], rows[binding], arrived)
@@ -134,7 +134,7 @@ class MultiInputPlanner:
         What they hold comes first in its queue. Without it, messages of other places would come
         together. Warns if living consumers hold messages, or failed ones are retried later.
         """
-        timeout = max(one.store.limits.order_timeout for one in self.queues.values())
+        timeout = max((one.store.limits.order_timeout for one in self.queues.values()), default=0.0)  # logs have none
         end, logged = time.monotonic() + timeout, False
         while time.monotonic() < end:
             undecided = {one.queue: one.look_for_abandoned(offsets[name]) for name, one in self.queues.items()}
@@ -166,7 +166,7 @@ class MultiInputPlanner:
         rows: dict[str, list[int]] = {}
         for binding, member in self.members.items():
             if limit:
-                rows[binding] = member.take(offsets[binding], max(limit, 1))
+                rows[binding] = member.claim(offsets[binding], max(limit, 1))
                 limit = min(limit, sum(rows[binding]))
         kept = {binding: self.members[binding].trim(offsets[binding], held, limit) for binding, held in rows.items()}
         return kept if limit else {}
@@ -177,7 +177,7 @@ class MultiInputPlanner:
             self._idle()
             return {}
         for binding, member in self.members.items():
-            rows = member.take(offsets[binding], limit)
+            rows = member.claim(offsets[binding], limit)
             if rows:
                 return {binding: rows}
         return {}

@@ -73,7 +73,7 @@ class QueueInput(Consumer):
         """Return the number of ready messages, up to `limit`."""
         return self.store.ready(self.queue, limit, before=self.before)
 
-    def take(self, start: Offset, limit: int) -> list[int]:
+    def claim(self, start: Offset, limit: int) -> list[int]:
         """Reserve messages after `start` until some can be read; return their rows by partition.
 
         A task finds its messages by their place in the batch, so none may leave it later.

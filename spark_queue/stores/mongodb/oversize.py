@@ -32,14 +32,14 @@ _FIELDS = frozenset({"_id", "_sid", "_q", "_seq", "_pushed", "mature", "tries", 
 _REASONS = (ERROR_HEADER, FROM_HEADER, DEAD_AT_HEADER, TRIES_HEADER)
 
 
-def bytes_of(document: dict[str, Any]) -> int:
+def document_bytes(document: dict[str, Any]) -> int:
     """Return the size of a document in the database."""
     return len(bson.encode(document, codec_options=CODEC))
 
 
 def fit_letter(document: dict[str, Any]) -> dict[str, Any]:
     """Return a document of one message that is a dead letter, cut if it is too large."""
-    if bytes_of(document) <= MAX_LETTER_BYTES:
+    if document_bytes(document) <= MAX_LETTER_BYTES:
         return document
     id, known = id_of(document["_id"]), _known(document)
     cut = _cut(id, document.get("payload"), header_text(document.get("hdrs")))
@@ -48,7 +48,7 @@ def fit_letter(document: dict[str, Any]) -> dict[str, Any]:
 
 def fit_bucket(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield a document of many dead letters (its entries are `b`), in parts if it is too large."""
-    if bytes_of(document) <= MAX_LETTER_BYTES:
+    if document_bytes(document) <= MAX_LETTER_BYTES:
         yield document
         return
     id, document = id_of(document["_id"]), _known(document)
@@ -75,7 +75,7 @@ def _known(document: dict[str, Any]) -> dict[str, Any]:
 
 def fits(document: dict[str, Any]) -> bool:
     """Return whether a collection can hold a document, and a client reserve it."""
-    return bytes_of(document) <= MAX_DOCUMENT_BYTES
+    return document_bytes(document) <= MAX_DOCUMENT_BYTES
 
 
 def _cut(id: str, value: Any, headers: dict[str, str]) -> Iterator[tuple[Any, dict[str, str]]]:

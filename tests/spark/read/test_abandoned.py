@@ -207,7 +207,7 @@ def test_the_nth_comes_with_the_nth_after_a_death_in_the_first_reserve(world, de
     offset = old.initial
     for binding in reached:  # it dies while it reserves, or when it has
         view = input_offsets(offset)[binding]
-        old.queues[binding].take(view, 60 if binding == "a" else 40)
+        old.queues[binding].claim(view, 60 if binding == "a" else 40)
         old.queues[binding].owned.lease_renewer.stop()
     change_owners(world, offset, dead)
     for binding in "ab":
@@ -224,7 +224,7 @@ def test_inputs_side_by_side_wait_until_another_process_is_known_to_be_dead(smal
     for binding in "ab":
         small.push(binding, range(10))
     old, new = small.reader(), small.reader()
-    old.queues["a"].take(input_offsets(old.initial)["a"], 6)
+    old.queues["a"].claim(input_offsets(old.initial)["a"], 6)
     old.queues["a"].owned.lease_renewer.stop()
     change_owners(small, old.initial, lambda one: replace(one, host="elsewhere"))
     looks = []
@@ -246,7 +246,7 @@ def test_a_living_consumer_of_one_input_is_warned_of_once(small, monkeypatch, ca
     for binding in "ab":
         small.push(binding, range(10))
     old, new = small.reader(), small.reader()
-    old.queues["a"].take(input_offsets(old.initial)["a"], 6)
+    old.queues["a"].claim(input_offsets(old.initial)["a"], 6)
     monkeypatch.setattr(time, "sleep", lambda _: old.queues["a"].owned.ownership.renew())
     start = new.initial
     while (end := new.next(start, 2)) != start:

@@ -152,16 +152,16 @@ def test_a_process_that_dies_before_spark_knows_of_its_batch_leaves_the_order_as
     old, new = (world.reader(delivery="exactly-once") for _ in range(2))
     assert old.next(old.initial, 10) == old.initial
     world.push("b", range(60))
-    take, trim, last = QueueInput.take, QueueInput.trim, "b" if step == "b is reserved" else "a"
+    claim, trim, last = QueueInput.claim, QueueInput.trim, "b" if step == "b is reserved" else "a"
 
     def dies(self, *arguments, **options):
-        done = (trim if step == STEPS[2] else take)(self, *arguments, **options)
+        done = (trim if step == STEPS[2] else claim)(self, *arguments, **options)
         if self is old.members[last]:
             raise Died
         return done
 
     monkeypatch.setattr(QueueInput, "count_ready", lambda self, most: most)  # so that more is reserved than is wanted
-    monkeypatch.setattr(QueueInput, "trim" if step == STEPS[2] else "take", dies)
+    monkeypatch.setattr(QueueInput, "trim" if step == STEPS[2] else "claim", dies)
     with pytest.raises(Died):
         old.next(old.initial, 80)
     monkeypatch.undo()
