@@ -34,7 +34,7 @@ the default is PATH/_checkpoint. --to queue needs a checkpoint. console and noop
 return unfinished messages to the queue.
 
 A field of --schema with the name of a message column becomes payload_<field>. A payload that does
-not fit the schema is in _corrupt_payload. --to queue copies id, payload and headers.
+not fit the schema, or no VARIANT, is in _corrupt_payload. --to queue copies id, payload and headers.
 
 Examples:
   python jobs/drain.py --url sqlite:///queues.db --queue departures --to parquet --path out --available-now
@@ -164,8 +164,12 @@ def messages(spark: SparkSession, drain: Drain) -> DataFrame:
     from pyspark.sql import functions as F
     from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType, VariantType
 
+    from spark_queue.spark.schema import read_schema
+
     reader = (spark.read if drain.args.history else spark.readStream).format("queue").options(**drain.source)
     if drain.args.schema is None:
+        if drain.options.content.payload_format == "variant":  # a payload that no VARIANT holds is not lost
+            reader = reader.schema(with_corrupt(read_schema(drain.options)))
         rows = reader.load()
     else:
         schema, fields = typed(drain.args.schema, drain.options)
@@ -191,9 +195,9 @@ def typed(ddl: str, options: ReadOptions) -> tuple[StructType, list[str]]:
     Raises `UsageError`.
     """
     from pyspark.errors import ParseException
-    from pyspark.sql.types import StringType, StructField, StructType
+    from pyspark.sql.types import StructField, StructType
 
-    from spark_queue.spark.schema import CORRUPT_COLUMN, check_read_schema, read_schema
+    from spark_queue.spark.schema import check_read_schema, read_schema
 
     try:
         payload = StructType.fromDDL(ddl)
@@ -203,9 +207,18 @@ def typed(ddl: str, options: ReadOptions) -> tuple[StructType, list[str]]:
         raise UsageError(f'--schema {ddl!r} has no fields; write it like "dep_delay INT, carrier STRING"')
     whole = read_schema(options)
     fields = [StructField(one.name, payload if one.name == "payload" else one.dataType) for one in whole.fields]
-    schema = StructType([*fields, StructField(CORRUPT_COLUMN, StringType())])
+    schema = with_corrupt(StructType(fields))
     check_read_schema(schema, options)
     return schema, payload.names
+
+
+def with_corrupt(schema: StructType) -> StructType:
+    """Return columns with the one for the texts of payloads that do not fit."""
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    from spark_queue.spark.schema import CORRUPT_COLUMN
+
+    return StructType([*schema.fields, StructField(CORRUPT_COLUMN, StringType())])
 
 
 # --- the run --------------------------------------------------------------------------------------

@@ -178,7 +178,8 @@ class Content:
 
     payload_format: str | None = option(
         one_of("json", "text", "binary", "variant"),
-        "Content of the column `payload`: JSON text, plain text, bytes, or a VARIANT.",
+        "Content of the column `payload`: JSON text, plain text, bytes, or a VARIANT. [Typed payloads](typed.md) and "
+        "[struct payloads](struct-payloads.md) are JSON: leave it out.",
         shown="`json`; in a write, by the column's type",
         after="history",
     )

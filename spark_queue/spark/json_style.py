@@ -7,11 +7,13 @@ properties, in which Spark passes what was set in the session.
 from __future__ import annotations
 
 from pyspark import TaskContext
+from pyspark.sql.types import StructType
 
 from spark_queue.options.declaration import option_error, option_name
 from spark_queue.options.parts import Content, JsonFormats
 from spark_queue.options.time_zones import zone_of
 from spark_queue.spark.json_moments import MomentStyle
+from spark_queue.spark.json_types import WRITTEN_AS_JSON, format_error
 from spark_queue.spark.json_write import JsonStyle
 from spark_queue.spark.moment_patterns import MomentPart, Unfit, compile_pattern, local_moment
 from spark_queue.spark.payload_zone import payload_zone
@@ -27,10 +29,18 @@ _PATTERNS = {
 }
 
 
-def check_style(formats: JsonFormats) -> None:
-    """Raise `OptionError` if a pattern of a write is wrong."""
+#: Formats of a payload that is no JSON.
+_NO_JSON = ("text", "binary")
+
+
+def check_style(formats: JsonFormats, content: Content, schema: StructType) -> None:
+    """Raise `OptionError` if a pattern is wrong, or `payloadFormat` contradicts the payload."""
     for name in _PATTERNS:
         _pattern(formats, name)
+    form = content.payload_format
+    for one in schema.fields:
+        if one.name == "payload" and isinstance(one.dataType, WRITTEN_AS_JSON) and form in _NO_JSON:
+            raise format_error(form, one.dataType, one.name, "written as")
 
 
 def style_of(content: Content, formats: JsonFormats) -> JsonStyle:

@@ -33,7 +33,8 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
-from spark_queue.errors import SchemaError
+from spark_queue.errors import OptionError, SchemaError
+from spark_queue.options.declaration import option_error
 
 #: The levels of types below the payload that fit into Arrow's streams, in which Spark passes rows.
 MAX_LEVELS = 60
@@ -76,6 +77,12 @@ def check_json_type(kind: DataType, path: str, level: int = 0) -> None:
         case _:
             if not isinstance(kind, _LEAVES) and not isinstance(kind, TimeType):
                 raise SchemaError(f"{path} cannot be {kind.simpleString()}: to_json has no form for it", column=path)
+
+
+def format_error(form: str, kind: DataType, path: str, how: str) -> OptionError:
+    """Return the error for a `payloadFormat` beside a payload that is JSON by its type."""
+    why = f"column {path!r} is of type {kind.typeName()}, which is {how} JSON"
+    return option_error("payloadFormat", f"is {form!r}, but {why}: leave the option out")
 
 
 def check_names(kind: StructType, path: str) -> None:

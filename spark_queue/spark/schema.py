@@ -23,21 +23,20 @@ from pyspark.sql.types import (
     TimestampType,
     VariantType,
 )
-from pyspark.sql.variant_utils import VariantUtils
 
 from spark_queue.errors import SchemaError, did_you_mean
-from spark_queue.messages.json_text import clean_json
 from spark_queue.messages.payload import as_json, as_text
 from spark_queue.options.inputs import DELIVERY_HASH, LOG, InputOptions
 from spark_queue.options.parts import Content
 from spark_queue.options.roles import ReadOptions
 from spark_queue.options.snapshot import SnapshotOptions
 from spark_queue.options.stream import StreamOptions
-from spark_queue.spark.json_types import NESTED_TYPES, check_names
+from spark_queue.spark.json_types import NESTED_TYPES, check_names, format_error
 from spark_queue.spark.not_null import check_not_null
 from spark_queue.spark.payload_zone import payload_zone
 from spark_queue.spark.read.arrival import ARRIVED
 from spark_queue.spark.read.offsets import delivery_of_tag
+from spark_queue.spark.typed.values import variant_of
 from spark_queue.spark.typed_json import json_parser, parse_json_column
 
 CORRUPT_COLUMN = "_corrupt_payload"
@@ -122,6 +121,7 @@ def check_read_schema(schema: StructType, options: ReadOptions) -> None:
     """Raise `SchemaError` if a queue cannot be read as `schema`."""
     check_names(schema, "the schema")
     inputs, content = _inputs_of(options), options.content
+    _check_format(schema, inputs, content)
     if inputs is None:
         optional = LOG_OPTIONAL_COLUMNS if options.reading.mode == LOG else OPTIONAL_COLUMNS
         _check_columns(schema, _read_columns(options) | optional, content, "a queue")
@@ -142,6 +142,28 @@ def check_read_schema(schema: StructType, options: ReadOptions) -> None:
             raise SchemaError(
                 f"column {name!r} is an input, so a struct of {names}, not {kind.simpleString()}", column=name
             )
+
+
+def _check_format(schema: StructType, inputs: Mapping[str, InputOptions] | None, content: Content) -> None:
+    """Raise `OptionError` if all payloads are typed JSON and `payloadFormat` is another one."""
+    form, payloads = content.read_format, _payload_types(schema, inputs)
+    if form != "json" and payloads and all(isinstance(kind, NESTED_TYPES) for kind in payloads.values()):
+        path, kind = next(iter(payloads.items()))
+        raise format_error(form, kind, path, "read from")
+
+
+def _payload_types(schema: StructType, inputs: Mapping[str, InputOptions] | None) -> dict[str, DataType]:
+    """Return the type of each payload by its path: that of a queue, or of each input."""
+    if inputs is None:
+        return {one.name: one.dataType for one in schema.fields if one.name == "payload"}
+    columns = {one.name: one.dataType for one in schema.fields if one.name in inputs}
+    return {
+        f"{binding}.{one.name}": one.dataType
+        for binding, kind in columns.items()
+        if isinstance(kind, StructType)
+        for one in kind.fields
+        if one.name == "payload"
+    }
 
 
 def _check_columns(schema: StructType, columns: Mapping[str, DataType], content: Content, source: str) -> None:
@@ -259,6 +281,8 @@ def _convert_batch(
                 _json_payloads(batch), field.dataType, target.field(name).type, form.zone
             )
             columns[name], columns[CORRUPT_COLUMN] = parsed, corrupt
+        elif name == "payload" and form.payload_format == "variant":
+            columns[name], columns[CORRUPT_COLUMN] = _variant_payloads(batch)
         elif name == "payload":
             columns[name] = _PAYLOAD_CONVERTERS[form.payload_format](batch)
         elif name == DELIVERY_HASH and tag is not None:  # messages without a tag are not delivered
@@ -300,24 +324,25 @@ def _binary_payloads(batch: pa.RecordBatch) -> pa.Array:
     return batch.column("payload")
 
 
-def _parse_variant(text: str) -> tuple[bytes, bytes]:
-    try:
-        return VariantUtils.parse_json(text)
-    except UnicodeEncodeError:  # half a surrogate pair: JSON of other programs may have one
-        return VariantUtils.parse_json(clean_json(text).decode())
-
-
-def _variant_payloads(batch: pa.RecordBatch) -> pa.Array:
-    parsed = [_parse_variant(text) for text in _json_payloads(batch).to_pylist()]
+def _variant_payloads(batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array]:
+    """Return the payloads, NULL for one that no VARIANT holds; and the texts of these."""
+    values: list[dict[str, bytes] | None] = []
+    unfit: list[str | None] = []
+    for text in _json_payloads(batch).to_pylist():
+        try:
+            values.append(variant_of(text))
+            unfit.append(None)
+        except ValueError:
+            values.append(None)
+            unfit.append(text)
     kind = arrow_schema(StructType([StructField("v", VariantType())])).field("v").type
-    return pa.array([{"value": value, "metadata": metadata} for value, metadata in parsed], kind)
+    return pa.array(values, kind), pa.array(unfit, pa.string())
 
 
 _PAYLOAD_CONVERTERS: dict[str, Callable[[pa.RecordBatch], pa.Array]] = {
     "json": _json_payloads,
     "text": _text_payloads,
     "binary": _binary_payloads,
-    "variant": _variant_payloads,
 }
 
 

@@ -26,6 +26,9 @@ class StoreLimits:
     queues_per_count: int = 100
     queues_per_summary: int = 100
 
+    #: How many records a compaction reads at once.
+    compaction_step: int = 2_000
+
     #: At how many messages of a state a count ends that is made often.
     count_limit: int = COUNT_LIMIT
 

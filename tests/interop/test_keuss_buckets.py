@@ -53,7 +53,7 @@ def test_what_we_write_has_the_fields_of_keuss(buckets):
         {"__p": {"n": 1}, "__h": {}},
         {"__p": "two", "__h": {}},
     ]
-    assert ours.keys() - {"_pushed"} == theirs.keys() == {"_id", "b", "n", "mature"}
+    assert ours.keys() - {"_pushed", "_seq"} == theirs.keys() == {"_id", "b", "n", "mature"}
     assert (ours["n"], theirs["n"]) == (2, 1)
     assert theirs["b"] == [{"__p": {"n": 3}, "__h": {}}]
 

@@ -79,8 +79,8 @@ def test_the_snippets_of_a_page_run(page, tmp_path, served):
             found = queue.sizes()
         assert (found.scheduled, found.total) == (1, 1 + held), "the late flight is tried again later"
     if page.name == "history.md":
-        reported = [line.split(" ", 1) for line in done.stdout.splitlines() if line[:2] in ("5 ", "0 ", "1 ")]
-        assert [number for number, _ in reported] == ["5", "5", "0", "1"], done.stdout
+        printed = [line.split(" ", 1) for line in done.stdout.splitlines() if line[:2] in ("5 ", "0 ", "1 ")]
+        assert [number for number, _ in printed] == ["5", "5", "0", "1"], done.stdout
         assert "no such flight: UA 5" in done.stdout
 
 

@@ -201,6 +201,17 @@ def test_a_schema_makes_columns_of_the_payload(jobs):
     ]
 
 
+def test_a_payload_that_no_variant_holds_keeps_its_text(jobs):
+    text = "x" * (16 << 20)
+    with Queue(jobs.url, jobs.name) as queue:
+        queue.push_many([{"a": 1}, text])
+    form = ["--option", "payloadFormat=variant"]
+    jobs.drain("--to", "json", "--path", jobs.folder / "j", "--available-now", *form)
+    rows = jobs.spark.read.json(str(jobs.folder / "j"))
+    found = {(row["payload"]["a"] if row["payload"] else None, row["_corrupt_payload"]) for row in rows.collect()}
+    assert found == {(1, None), (None, f'"{text}"')}
+
+
 # --- as a user runs them --------------------------------------------------------------------------------------------
 
 

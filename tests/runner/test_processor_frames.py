@@ -17,14 +17,15 @@ from spark_queue.messages.message import Message
 from spark_queue.runner.processor import CompiledProcessor
 
 MESSAGE = (
-    "STRUCT<id: STRING, queue: STRING, payload: STRING, headers: MAP<STRING, STRING>, mature: TIMESTAMP, tries: INT>"
+    "STRUCT<id: STRING, queue: STRING, payload: STRING, headers: MAP<STRING, STRING>, mature: TIMESTAMP, tries: INT, "
+    "pushed: TIMESTAMP>"
 )
 AT = datetime(2013, 1, 1, tzinfo=UTC)
 
 
 def message(id, queue, payload, headers=None):
     text = payload if isinstance(payload, str) else json.dumps(payload)
-    return (id, queue, text, headers or {}, AT, 0)
+    return (id, queue, text, headers or {}, AT, 0, AT)
 
 
 def binary(text):

@@ -251,7 +251,7 @@ def test_a_pattern_that_is_not_known_is_refused(pattern):
 def test_an_option_that_fits_no_moment_is_refused(option, value, message):
     options = parse_options({"url": "sqlite:///a.db", "queue": "q", option: value}, "push")
     with pytest.raises(OptionError, match=message):
-        check_style(options.formats)
+        check_style(options.formats, options.content, StructType([]))
 
 
 def test_patterns_of_the_user_are_used_for_each_type():

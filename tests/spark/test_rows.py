@@ -77,7 +77,8 @@ def test_half_a_surrogate_pair_of_another_program_stops_no_read():
     values, corrupt = parse_json_column(texts, kind, pa.struct({"a": pa.string()}))
     assert (values.to_pylist(), corrupt.to_pylist()) == ([{"a": "?"}, {"a": "x"}], [None, None])
     batch = build_messages("q", ["1", "2"], [one.encode() for one in texts], ["json"] * 2, [{}, {}], [0, 0], [0, 0])
-    read = _variant_payloads(batch).to_pylist()
+    read, unfit = (one.to_pylist() for one in _variant_payloads(batch))
+    assert unfit == [None, None]
     assert [VariantVal(one["value"], one["metadata"]).toPython() for one in read] == [{"a": "?"}, {"a": "x"}]
 
 

@@ -24,7 +24,13 @@ from spark_queue.spark.typed_json import parse_json_column
 from tests.spark.drive import save
 from tests.spark.typed_documents import make_documents, make_schemas
 
-ZONE, CONF = "America/New_York", "spark.sql.session.timeZone"
+ZONE = "America/New_York"
+#: The session interprets its queries: Java code for 200 schemas takes minutes, and much memory.
+CONFS = {
+    "spark.sql.session.timeZone": ZONE,
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
 DEFAULT_SOURCE = "spark.sql.sources.default"
 CORRUPT = "_corrupt_record"
 
@@ -107,12 +113,14 @@ def rows_of(table: pa.Table) -> list[dict[str, Any]]:
 
 @contextmanager
 def in_zone(spark) -> Iterator[None]:
-    before = spark.conf.get(CONF)
-    spark.conf.set(CONF, ZONE)
+    before = {name: spark.conf.get(name) for name in CONFS}
+    for name, value in CONFS.items():
+        spark.conf.set(name, value)
     try:
         yield
     finally:
-        spark.conf.set(CONF, before)
+        for name, value in before.items():
+            spark.conf.set(name, value)
 
 
 def compare(texts: list[str], ours: pa.Table, parsed: pa.Table, read: pa.Table) -> None:

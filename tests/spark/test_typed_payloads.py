@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from random import Random
 from uuid import UUID
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ from pyspark.sql.types import (
     BinaryType,
     BooleanType,
     ByteType,
+    DataType,
     DateType,
     DayTimeIntervalType,
     DecimalType,
@@ -335,25 +336,25 @@ def test_a_zone_that_does_not_exist_is_refused(sqlite_url, name):
 # --- NOT NULL -------------------------------------------------------------------------------------
 
 
-def required(name: str, kind: Any) -> pa.Field:
-    return pa.field(name, kind, nullable=False)
+def required(name: str, kind: DataType) -> StructType:
+    return StructType([StructField(name, kind, nullable=False)])
 
 
 @pytest.mark.parametrize(
     ("kind", "bad", "path"),
     [
-        (pa.struct([required("qty", pa.int32())]), {"note": 1}, "payload.qty"),
-        (pa.struct({"l": pa.list_(required("element", pa.int32()))}), {"l": [1, None]}, "payload.l.element"),
-        (pa.struct({"m": pa.map_(pa.string(), required("value", pa.int8()))}), {"m": {"k": None}}, "payload.m.value"),
-        (pa.struct({"s": pa.struct([required("x", pa.int32())])}), {"s": {}}, "payload.s.x"),
+        (required("qty", IntegerType()), {"note": 1}, "payload.qty"),
+        (struct(l=ArrayType(IntegerType(), containsNull=False)), {"l": [1, None]}, "payload.l.element"),
+        (struct(m=MapType(StringType(), ByteType(), valueContainsNull=False)), {"m": {"k": None}}, "payload.m.value"),
+        (struct(s=required("x", IntegerType())), {"s": {}}, "payload.s.x"),
     ],
-)  # fmt: skip
+)
 def test_a_null_where_the_schema_has_none_names_the_field_and_the_message(sqlite_url, name, kind, bad, path):
     """Without `register` the schema stays as it is: Spark's JVM would only say `Value at index is null`."""
     good = {"qty": 7, "l": [1], "m": {"k": 1}, "s": {"x": 1}}
     with Queue(sqlite_url, name) as queue:
         queue.push(good)
-        schema = pa.schema([pa.field("payload", kind)])
+        schema = struct(payload=kind)
         assert len(snapshot(schema, url=sqlite_url, queue=name)) == 1
         id = queue.push(bad)
         with pytest.raises(SchemaError, match=rf"column '{path}' is NOT NULL, but it is NULL in the message '{id}'"):
@@ -465,6 +466,30 @@ def test_documents_are_read_together_as_each_is_by_itself(kind):
         assert together == exact
 
 
+ANY = [
+    {}, {"a": {"b": [1, "x y", {"c": " } "}]}, "é \"q\"": [1], "n": None},
+    {"a": {"$oid": "5f1d7e0123456789abcdef01"}}, {"a": 5, "b": "\t", "c": [], "d": {}, "": {"": ""}}, None, 5,
+    [{"x": 1}], {"a": [[]]}, {"l": {"l": [2]}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [MapType(StringType(), StringType()), ArrayType(StringType())], ids=str)
+@pytest.mark.parametrize("inside", [False, True])
+def test_texts_in_maps_and_arrays_have_their_spaces(kind, inside):
+    """Also those of many documents, which are read together, and beside values of other types."""
+    values = [*ANY, *[[*one.values(), one] for one in ANY if type(one) is dict]]
+    source = Random(7)
+    texts = []
+    for value in source.choices([{"v": one, "w": 1} for one in values] if inside else values, k=300):
+        text = json.dumps(value, ensure_ascii=False, indent=source.choice([None, 1]))
+        texts.append(source.choice(["", "\n "]) + text + source.choice(["", " "]))
+    kind = struct(v=kind, w=IntegerType()) if inside else kind
+    together, bad = parsed(kind, *texts)
+    each = [parsed(kind, f"{text} and more") for text in texts]  # read by itself, slowly
+    assert together == [values[0] for values, _ in each]
+    assert bad == [one[0] for _, one in each]
+
+
 def test_a_part_that_is_read_as_text_is_as_it_is_written():
     [first, second, third], _ = parsed(PARTS, *WRITTEN[:3])
     assert first["s"] == '{"a":[1,{"b":"}"}]}' and first["l"] == ["x", '{"q":1.5}']
@@ -476,7 +501,7 @@ def test_a_part_that_is_read_as_text_is_as_it_is_written():
 def test_any_column_that_may_not_be_null_is_checked(sqlite_url, name):
     with Queue(sqlite_url, name) as queue:
         id = queue.push({"a": 1})
-    schema = pa.schema([pa.field("id", pa.string()), required("_corrupt_payload", pa.string())])
+    schema = StructType([StructField("id", StringType()), *required("_corrupt_payload", StringType())])
     with pytest.raises(
         SchemaError, match=f"column '_corrupt_payload' is NOT NULL, but it is NULL in the message '{id}'"
     ):

@@ -14,6 +14,7 @@ from spark_queue.messages.columns import milliseconds
 from spark_queue.messages.message import messages, pushes
 from spark_queue.stores.base import read_layout, set_layout
 from spark_queue.stores.conformance.helpers import check_sizes_up_to
+from spark_queue.stores.conformance.limits import with_limits
 from spark_queue.stores.conformance.waiting import tick
 from spark_queue.stores.support.bucket_split import compact, split_bucket
 from spark_queue.stores.types import Condition, DeadLetterInfo, Sizes
@@ -341,6 +342,15 @@ def test_a_compaction_puts_little_pushes_together_and_changes_nothing_else(store
     assert compact(store, name, Buckets(10)) == 0
     store.reserve(name, "c/2", 100)
     assert payloads_in(store.fetch(name, "c/2/0")) == list(range(4, 40))
+
+
+@with_limits(compaction_step=4)
+def test_a_compaction_fills_its_buckets_whatever_it_reads_at_once(store, name):
+    use_layout(store, "single")
+    store.push(name, pushes(list(range(25))))
+    assert compact(store, name, Buckets(10)) == 25 - 3
+    assert sorted(records(store, name)) == [5, 10, 10]
+    assert payloads_in(store.peek(name)) == list(range(25))
 
 
 def test_a_compaction_leaves_alone_what_others_take_meanwhile(store, name, url):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -27,7 +30,10 @@ class DocumentReader:
 
     def read(self, texts: pa.Array) -> tuple[pa.Array, Rows]:
         """Return the values of texts, and the rows that do not fit, or only in part."""
-        documents = texts.cast(pa.binary()).to_pylist()
+        with _paused_collector():
+            return self._read(texts.cast(pa.binary()).to_pylist())
+
+    def _read(self, documents: list[bytes]) -> tuple[pa.Array, Rows]:
         odd: list[int] = []
         values = self._load(documents, 0, odd)
         if values is None:
@@ -81,3 +87,18 @@ class DocumentReader:
             return part.value, False
         except (ValueError, RecursionError):
             return None, False
+
+
+@contextmanager
+def _paused_collector() -> Iterator[None]:
+    """Pause Python's collector of cycles.
+
+    It would look at all values again and again while they are made, and JSON has no cycles.
+    """
+    paused = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if paused:
+            gc.enable()

@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 
 #: Spark's parser refuses longer numbers.
@@ -24,6 +25,7 @@ _LONGEST_NUMBER = 1000
 
 _SPACES = b" \t\n\r"
 _SPACE = re.compile(r"[ \t\n\r]*")
+_IS_SPACE = np.isin(np.arange(256), np.frombuffer(_SPACES, np.uint8))
 _TEXT = re.compile(
     r'"(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt\']|u[0-9a-fA-F]{4}))*"'
     r"|'(?:[^'\\\x00-\x1f]|\\(?:[\"\\/bfnrt']|u[0-9a-fA-F]{4}))*'"
@@ -98,6 +100,16 @@ class Loaded:
         if self.again.translate(None, _SPACES) == self.raw.translate(None, _SPACES):
             return Written.WITH_SPACES
         return Written.OTHERWISE
+
+    @cached_property
+    def letters(self) -> npt.NDArray[np.int64]:
+        """Where the letters of all texts are that are no spaces."""
+        return np.flatnonzero(~_IS_SPACE[np.frombuffer(self.raw, np.uint8)])
+
+    def starts(self, texts: list[bytes]) -> npt.NDArray[np.int64]:
+        """Return where each text begins in `raw`."""
+        sizes = [len(one) + len(_BETWEEN) for one in texts]
+        return np.cumsum([1, *sizes[:-1]], dtype=np.int64)
 
     @cached_property
     def unsure(self) -> frozenset[type]:
@@ -186,9 +198,18 @@ def compact_text(value: Any) -> str:
 
 def compact_texts(values: list[Any]) -> list[str]:
     """Return the texts of values as `orjson` writes them."""
+    return _compact(values).decode().split(_BETWEEN.decode())
+
+
+def count_letters(values: list[Any]) -> npt.NDArray[np.int64]:
+    """Return the numbers of letters in the texts of values that are no spaces."""
+    return np.array([*map(len, _compact(values).translate(None, _SPACES).split(_BETWEEN))])
+
+
+def _compact(values: list[Any]) -> bytes:
     marked = [_MARK] * (2 * len(values) - 1)
     marked[::2] = values
-    return orjson.dumps(marked)[1:-1].decode().split(_BETWEEN.decode())
+    return orjson.dumps(marked)[1:-1]
 
 
 def written_text(value: Any) -> str:

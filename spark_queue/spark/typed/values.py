@@ -292,15 +292,22 @@ def _decode_base64(text: str) -> bytes:
 def _parse_variant(text_of: Callable[[Any], str], value: Any) -> dict[str, bytes]:
     if isinstance(value, dict | list):
         _check_names(value)
-    text = json.dumps(value) if isinstance(value, str) else text_of(value)
+    return variant_of(json.dumps(value) if isinstance(value, str) else text_of(value))
+
+
+def variant_of(text: str) -> dict[str, bytes]:
+    """Return the VARIANT of a JSON text.
+
+    Raises `ValueError` if it is too large, too deep, or no JSON.
+    """
     try:
         try:
-            found, metadata = VariantUtils.parse_json(text)
-        except UnicodeEncodeError:  # half a surrogate pair
-            found, metadata = VariantUtils.parse_json(clean_json(text).decode())
-    except (PySparkException, RecursionError):  # it is too large, or too deep
+            value, metadata = VariantUtils.parse_json(text)
+        except UnicodeEncodeError:  # half a surrogate pair: JSON of other programs may have one
+            value, metadata = VariantUtils.parse_json(clean_json(text).decode())
+    except (PySparkException, RecursionError):
         raise ValueError from None
-    return {"value": found, "metadata": metadata}
+    return {"value": value, "metadata": metadata}
 
 
 def _check_names(value: Any) -> None:

@@ -14,9 +14,10 @@ from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StringType, StructType, VariantType
 
-from spark_queue.spark.typed.documents import Loaded, compact_texts
+from spark_queue.spark.typed.documents import Loaded, Written, compact_texts, count_letters
 from spark_queue.spark.typed.extended import form_value, text_forms
 
 #: Returns the value that begins at a place of a text, and where it ends.
@@ -36,7 +37,7 @@ _ESCAPED = re.compile(rb"\\u00[0-7]")
 _FORMS = text_forms()
 
 
-class PayloadPart(Protocol):
+class TextPart(Protocol):
     """Replaces, in values of one type, what is read as text by its text."""
 
     def is_in(self, values: Iterable[Any], loaded: Loaded) -> bool:
@@ -49,7 +50,7 @@ class PayloadPart(Protocol):
         """
 
 
-def part_of(kind: DataType) -> PayloadPart | None:
+def part_of(kind: DataType) -> TextPart | None:
     """Return the parts of a type that are read as text, or `None` if none is."""
     match kind:
         case StringType():
@@ -71,13 +72,18 @@ def part_of(kind: DataType) -> PayloadPart | None:
     return None
 
 
-def replace_all(part: PayloadPart, loaded: Loaded, documents: list[bytes]) -> list[int]:
+def replace_all(part: TextPart, loaded: Loaded, documents: list[bytes]) -> list[int]:
     """Replace, in the values of documents, what is read as text. Return the rows that need more.
 
     They have to be read by themselves.
     """
     values, failed = loaded.values, []
-    rows = part.replace_most(loaded) if isinstance(part, _Fields) else _rows(part, values, loaded)
+    if isinstance(part, _Fields):
+        rows = part.replace_most(loaded)
+    elif _replace_spaced(part, values, loaded.starts(documents), loaded):
+        rows = []
+    else:
+        rows = _rows(part, values, loaded)
     for row in rows:
         text = documents[row].decode()
         try:
@@ -87,7 +93,7 @@ def replace_all(part: PayloadPart, loaded: Loaded, documents: list[bytes]) -> li
     return failed
 
 
-def _rows(part: PayloadPart, values: list[Any], loaded: Loaded) -> list[int]:
+def _rows(part: TextPart, values: list[Any], loaded: Loaded) -> list[int]:
     """Return which values have parts that are read as text."""
     if isinstance(part, _Text):
         types = part.types & loaded.unsure
@@ -124,7 +130,7 @@ class _Unknown(_Text):
 
 @dataclass(frozen=True)
 class _Fields:
-    fields: dict[str, PayloadPart]
+    fields: dict[str, TextPart]
 
     def is_in(self, values: Iterable[Any], loaded: Loaded) -> bool:
         given = [value for value in values if type(value) is dict]
@@ -147,9 +153,11 @@ class _Fields:
             if rows:
                 try:
                     named = [row for row, value in enumerate(given) if name in value]
-                    starts = dict(zip(named, _starts(name, loaded.raw), strict=True))
-                    values = [column[row] for row in rows]
-                    texts = _texts(values, [starts[row] for row in rows], loaded.raw)
+                    found = dict(zip(named, _starts(name, loaded.raw), strict=True))
+                    values, starts = [column[row] for row in rows], [found[row] for row in rows]
+                    if _replace_spaced(part, values, starts, loaded):
+                        continue
+                    texts = _texts(values, starts, loaded.raw)
                     for row, value, text in zip(rows, values, texts, strict=True):
                         given[row][name] = part.replace(value, loaded, text, 0, len(text))
                 except (ValueError, TypeError, RecursionError):
@@ -159,7 +167,7 @@ class _Fields:
 
 @dataclass(frozen=True)
 class _Items:
-    item: PayloadPart
+    item: TextPart
 
     def is_in(self, values: Iterable[Any], loaded: Loaded) -> bool:
         lists = [value for value in values if type(value) is list]
@@ -178,7 +186,7 @@ class _Items:
 
 @dataclass(frozen=True)
 class _Values:
-    item: PayloadPart
+    item: TextPart
 
     def is_in(self, values: Iterable[Any], loaded: Loaded) -> bool:
         maps = [value for value in values if type(value) is dict]
@@ -191,6 +199,39 @@ class _Values:
             if name in wanted:
                 value[name] = self.item.replace(value[name], loaded, text, at, last)
         return value
+
+
+def _replace_spaced(part: TextPart, values: list[Any], starts: npt.ArrayLike, loaded: Loaded) -> bool:
+    """Replace the objects and arrays in maps or arrays of texts, if they differ only in spaces.
+
+    Return whether it did. The values begin at these places. Each letter that is no space has the
+    same number in the texts as in the compact ones.
+    """
+    text = part.item if isinstance(part, _Items | _Values) else None
+    if type(text) is not _Text or loaded.written is not Written.WITH_SPACES:
+        return False
+    kind = list if isinstance(part, _Items) else dict
+    rows = [row for row, value in enumerate(values) if type(value) is kind and value]
+    if not rows:
+        return True
+    outer = [values[row] for row in rows]
+    inner = [*chain.from_iterable(outer if kind is list else map(dict.values, outer))]
+    try:
+        sizes = count_letters(inner)
+        names = 0 if kind is list else count_letters([*chain.from_iterable(outer)]) + 1  # and a colon
+    except TypeError:  # deeper than orjson writes
+        return False
+    ends = np.cumsum(names + sizes + 1)  # and a comma, or the last bracket
+    counts = np.array([*map(len, outer)])
+    firsts = np.searchsorted(loaded.letters, np.asarray(starts)[rows]) + 1
+    lasts = np.repeat(firsts - np.append(0, ends)[np.cumsum(counts) - counts], counts) + ends - 2
+    spans = zip(loaded.letters[lasts - sizes + 1].tolist(), (loaded.letters[lasts] + 1).tolist(), strict=True)
+    for value in outer:
+        for key, one in enumerate(value) if kind is list else value.items():
+            start, end = next(spans)
+            if type(one) in loaded.unsure:
+                value[key] = text.as_text(one, loaded.raw[start:end].decode())
+    return True
 
 
 # --- places in texts ------------------------------------------------------------------------------

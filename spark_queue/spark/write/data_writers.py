@@ -92,7 +92,7 @@ class WriteOperation(Generic[W]):
         """Check what the options say about JSON. Raises `OptionError` if they are wrong."""
         self.options: W = options
         self.schema = schema
-        check_style(options.formats)
+        check_style(options.formats, options.content, schema)
 
     @property
     def style(self) -> JsonStyle | None:

@@ -94,11 +94,8 @@ def pack_pieces(
         yield int(values[0]), b"\xdd%b%b" % (struct.pack(">I", len(values)), b"".join(strings))
         return
     ids = batch.column("id").cast(pa.binary())
-    moments = (
-        pa.array(dues, pa.int64()).cast(pa.string()).cast(pa.binary())
-        if scores is dues  # almost always
-        else pa.array(list(map(score_text, scores)), pa.binary())
-    )
+    kind = pa.int64() if scores is dues else pa.float64()
+    moments = pa.array(scores, kind).cast(pa.string()).cast(pa.binary())
     ends = list(itertools.accumulate(map(len, documents)))
     start = 0
     while start < len(ids):

@@ -10,6 +10,7 @@ due time. 1,024 such messages of one ms make the last of them due a ms late.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -23,21 +24,30 @@ from spark_queue.stores.redis.keys import PARTS
 
 def scores_of(ids: pa.Array, dues: Sequence[int]) -> Sequence[float]:
     """Return the scores of messages with these ids that are due then (ms)."""
-    grow = pc.all(pc.less(ids.slice(0, len(ids) - 1), ids.slice(1))).as_py() is not False
-    if grow and not (len(ids) and is_bucket(ids[0].as_py()) and any(map(_is_unordered_bucket, ids.to_pylist()))):
+    grow = pc.less(ids.slice(0, len(ids) - 1), ids.slice(1))
+    if len(ids) and is_bucket(ids[0].as_py()):  # so are all
+        steps = _bucket_steps(ids.to_pylist())
+    elif pc.all(grow).as_py() is False:
+        steps = pc.invert(grow).cast(pa.int8()).to_pylist()
+    else:
+        return dues  # almost always
+    if not any(steps):
         return dues
     scores: list[float] = []
-    last_due, last_id, parts = -1, "", 0
-    for id, due in zip(ids.to_pylist(), dues, strict=True):
-        if due != last_due:
-            parts = 0
-        elif _is_unordered_bucket(last_id):
-            parts += rows_of(last_id)
-        elif _is_unordered_bucket(id) or last_id.encode() >= id.encode():
-            parts += 1
+    last_due, parts = -1, 0
+    for due, step in zip(dues, [0, *steps], strict=True):
+        parts = parts + step if due == last_due else 0
         scores.append(due + parts / PARTS if parts else due)
-        last_due, last_id = due, id
+        last_due = due
     return scores
+
+
+def _bucket_steps(ids: Sequence[str]) -> list[int]:
+    """Return by how many parts each bucket but the first is later than the one before it."""
+    return [
+        rows_of(last) if _is_unordered_bucket(last) else int(_is_unordered_bucket(id) or last.encode() >= id.encode())
+        for last, id in itertools.pairwise(ids)
+    ]
 
 
 def _is_unordered_bucket(id: str) -> bool:

@@ -9,7 +9,7 @@ second reads again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import accumulate, groupby
 
@@ -20,15 +20,15 @@ from spark_queue.errors import MessageError
 from spark_queue.messages.buckets import Buckets, Record, build_bucket, is_bucket, rows_of
 from spark_queue.messages.columns import columns_by_name, milliseconds
 from spark_queue.messages.schema import WRITTEN
-from spark_queue.stores.support.damaged import Records, open_buckets, slice_records
+from spark_queue.stores.support.damaged import EMPTY_PAGE, Records, join_records, open_buckets, slice_records
 from spark_queue.stores.support.record_store import RecordStore
 
 #: Into how many parts a bucket is split at most. If messages are reserved one by one, each is
 #: rewritten as often as the logarithm of the bucket's size to this base.
 BUCKET_PARTS = 64
 
-#: How many records a compaction reads in one step.
-COMPACTION_STEP = 2_000
+#: Larger records are not merged, and a bucket with as many bytes takes no more of them.
+MAX_MERGED_BYTES = 1 << 20
 
 
 def split_bucket(store: RecordStore, queue: str, id: str, limit: int) -> bool:
@@ -134,34 +134,41 @@ def compact(store: RecordStore, queue: str, layout: Buckets) -> int:
     """
     store.check_buckets()
     fewer = 0
-    for page in store._read_pages(lambda after: store._scan_free(queue, after, COMPACTION_STEP)):
-        batch = page.batch
-        ids, moments = batch.column("id").to_pylist(), milliseconds(batch.column("mature")).to_pylist()
-        for start, stop in _mergeable_ranges(batch, layout):
-            found = list(open_buckets(slice_records(page, start, stop)))
-            if any(one.damaged for one in found):
-                continue  # its messages are unknown
-            (rows,) = pa.Table.from_batches([one.batch for one in found]).combine_chunks().to_batches()
-            records = [Record(*one) for one in zip(ids[start:stop], moments[start:stop], strict=True)]
-            if _replace(store, queue, None, records, [rows], layout) is not None:
-                fewer += len(records) - 1
+    step = store.limits.compaction_step
+    for group in _mergeable(store._read_pages(lambda after: store._scan_free(queue, after, step)), layout):
+        found = list(open_buckets(group))
+        if any(one.damaged for one in found):
+            continue  # its messages are unknown
+        (rows,) = pa.Table.from_batches([one.batch for one in found]).combine_chunks().to_batches()
+        ids, moments = group.batch.column("id").to_pylist(), milliseconds(group.batch.column("mature")).to_pylist()
+        if _replace(store, queue, None, list(map(Record, ids, moments)), [rows], layout) is not None:
+            fewer += len(ids) - 1
     return fewer
 
 
-def _mergeable_ranges(page: pa.RecordBatch, layout: Buckets) -> Iterator[tuple[int, int]]:
-    """Yield ranges of adjacent records that have equally many tries and fit into one bucket."""
-    weights = [rows_of(id) for id in page.column("id").to_pylist()]
-    tries, sizes = page.column("tries").to_pylist(), pc.binary_length(page.column("payload")).to_pylist()
+def _mergeable(pages: Iterable[Records], layout: Buckets) -> Iterator[Records]:
+    """Yield adjacent records that have equally many tries and fit into one bucket."""
+    rest = EMPTY_PAGE  # the next page may continue it
+    for page in pages:
+        joined = join_records(rest, page)
+        *groups, rest = (slice_records(joined, *one) for one in _ranges(joined.batch, layout))
+        yield from (one for one in groups if one.batch.num_rows > 1)
+    if rest.batch.num_rows > 1:
+        yield rest
+
+
+def _ranges(records: pa.RecordBatch, layout: Buckets) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of records for a bucket each; a large record is a range of its own."""
+    weights = [rows_of(id) for id in records.column("id").to_pylist()]
+    tries, sizes = records.column("tries").to_pylist(), pc.binary_length(records.column("payload")).to_pylist()
     start = rows = size = 0
-    for at in range(len(weights) + 1):
-        small = at < len(weights) and max(size, sizes[at]) < 1 << 20
-        if small and tries[at] == tries[start] and rows + weights[at] <= layout.size:
-            rows, size = rows + weights[at], size + sizes[at]
-            continue
-        if at - start > 1:
+    for at in range(len(weights)):
+        fits = max(size, sizes[at]) < MAX_MERGED_BYTES and rows + weights[at] <= layout.size
+        if at > start and not (fits and tries[at] == tries[start]):
             yield start, at
-        if at < len(weights):
-            start, rows, size = at, weights[at], sizes[at]
+            start, rows, size = at, 0, 0
+        rows, size = rows + weights[at], size + sizes[at]
+    yield start, len(weights)
 
 
 def _readable_buckets(

@@ -186,6 +186,15 @@ def slice_records(page: Records, start: int, stop: int) -> Records:
     return Records(page.batch.slice(start, stop - start), None, damaged)
 
 
+def join_records(first: Records, second: Records) -> Records:
+    """Return the rows of two pages as one."""
+    if not first.batch.num_rows:
+        return second
+    (batch,) = pa.Table.from_batches([first.batch, second.batch]).combine_chunks().to_batches()
+    damaged = {row + first.batch.num_rows: why for row, why in second.damaged.items()}
+    return Records(batch, second.after, {**first.damaged, **damaged})
+
+
 def open_buckets(records: Records, *, fill: bool = False) -> Iterator[Records]:
     """Yield the messages of records, in order; a bucket that cannot be opened is one damaged row.
 

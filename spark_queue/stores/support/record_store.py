@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import pyarrow as pa
 
 from spark_queue.messages.buckets import Layout, Record
+from spark_queue.stores.limits import StoreLimits
 from spark_queue.stores.support.damaged import Records
 from spark_queue.stores.types import Condition, DeadLetterInfo, LayoutFeature, Reservation, Reserved
 
@@ -19,6 +20,9 @@ class RecordStore(Protocol):
 
     supports_forward: ClassVar[bool]
     unsupported: ClassVar[frozenset[LayoutFeature]]
+
+    @property
+    def limits(self) -> StoreLimits: ...
 
     def check_queue(self, queue: str) -> None: ...
     def check_buckets(self) -> None: ...

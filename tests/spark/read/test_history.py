@@ -128,6 +128,7 @@ def test_a_part_of_the_history_is_written_as_it_is(any_url, name, past, to):
             "headers": pa.map_(pa.string(), pa.string()),
             "mature": pa.timestamp("us", "UTC"),
             "tries": pa.int32(),
+            "pushed": pa.timestamp("us", "UTC"),
             "delivery_hash": pa.string(),
             "processed": pa.timestamp("us", "UTC"),
             "consumer": pa.string(),

@@ -27,6 +27,13 @@ from tests.services import HOST, mongod_command
 DUE = datetime(2020, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
 
 
+def without_place(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a document without its place, which one may have or not: see `places.py`."""
+    place = document.pop("_seq", None)
+    assert place is None or isinstance(place, ObjectId)
+    return document
+
+
 def client_of(url, **options) -> MongoClient[dict[str, Any]]:
     return MongoClient(url, **options)
 

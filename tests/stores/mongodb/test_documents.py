@@ -12,13 +12,13 @@ from spark_queue.messages.ids import new_ids
 from spark_queue.messages.message import pushes
 from spark_queue.stores.conformance.helpers import ids_of, messages_of
 from spark_queue.stores.types import Condition
-from tests.stores.mongodb.programs import DUE, keuss_now, keuss_push
+from tests.stores.mongodb.programs import DUE, keuss_now, keuss_push, without_place
 
 
 def test_a_pushed_message_has_the_fields_of_keuss_and_when_it_was_pushed(store, queue, collection):
     (id,) = new_ids(1)
     store.push(queue, pushes([{"n": 1, "big": 2**53 + 1, "x": [1.5]}], ids=[id], headers={"h": "v"}, mature=DUE))
-    (document,) = collection.find()
+    document = without_place(collection.find_one())
     assert document == {
         "_id": ObjectId(id),
         "mature": DatetimeMS(DUE),
@@ -59,7 +59,7 @@ def test_a_returned_message_keeps_nothing_of_its_reservation(store, queue, colle
     assert held["tries"] == 1
     store.rollback(queue, "c/1", failed=False)
     (after,) = collection.find()
-    assert after.keys() == before.keys()
+    assert without_place(after).keys() == without_place(before).keys()
     assert after["tries"] == 0
 
 

@@ -49,10 +49,11 @@ def test_a_published_message_is_no_other_than_a_pushed_one(anywhere, name, raw):
     anywhere.push(f"{name}.1", batch)
     anywhere.stage(f"{name}.2", name, batch)
     assert anywhere.publish([name]) == 3
-    pushed, published = (
-        [list(one.items()) for one in raw[queue].find().sort("_id")] for queue in (f"{name}.1", f"{name}.2")
-    )
-    assert published == pushed
+    pushed, published = (list(raw[queue].find().sort("_id")) for queue in (f"{name}.1", f"{name}.2"))
+    for one, later in zip(pushed, published, strict=True):
+        assert later.pop("_seq") > one.pop("_seq", one["_id"]), "it was staged after the push"
+        assert later.pop("_pushed") >= one.pop("_pushed")
+        assert list(later.items()) == list(one.items())
     assert raw[f"{name}.2"].index_information().keys() == raw[f"{name}.1"].index_information().keys()
     assert left_of(raw, name) == []
 

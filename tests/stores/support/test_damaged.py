@@ -402,3 +402,17 @@ def test_an_id_that_no_reservation_can_name_gets_another(kind, id, url, store, q
         assert sorted(one.payload["n"] for one in found) == ["1", "odd"]
         assert client.commit(*found) == 2
     assert store.sizes(queue).total == 0
+
+
+@pytest.mark.parametrize("id", [b"a\0b", b"", b"\xff0005", b"\xff0005\0x", b"\xffz"])
+@pytest.mark.parametrize("kind", ["redis/rfq"])
+def test_an_id_that_looks_like_a_mark_of_ours_costs_no_message(kind, id, url, store, queue):
+    store.push(queue, pushes([payload(1)]))
+    odd.put(kind, url, queue, (id, {b"n": b"odd"}, None), mature=5)
+    store.push(queue, pushes([payload(2), payload(3)]))
+    with Queue(store, queue) as client:
+        found = client.reserve(10) + client.reserve(10)
+        assert sorted({one.payload["n"] for one in found} - {"odd"}) == ["1", "2", "3"]
+        assert client.commit(*found) == len(found)
+    assert store.sizes(queue).total == 0
+    assert len(found) + store.sizes(dead_letter_queue(queue)).total == 4

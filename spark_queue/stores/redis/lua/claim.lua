@@ -197,11 +197,6 @@ end
 
 -- --- the messages ------------------------------------------------------------------------------------------------
 
--- Return whether a run cannot contain an id: it is empty, has a NUL in it, or looks like a mark.
-local function is_odd(id)
-  return id == '' or find(id, '\0', 1, true) or byte(id) == PART_MARK
-end
-
 -- Return whether one of these ids may be odd. To search all ids in one text takes a third of the
 -- time. The search begins after the head of that text, 1 or 3 bytes. It also finds a NUL for each id
 -- of 32 bytes or more.
@@ -215,10 +210,7 @@ local function rename_odd_ids(ids)
   local any = false
   for _, id in ipairs(ids) do
     if is_odd(id) then
-      local name = id == '' and '""' or string.gsub(string.gsub(id, '%z', '\\0'), '^\255', '\\xff')
-      while redis.call('ZSCORE', INDEX, name) do
-        name = name .. "'"
-      end
+      local name = new_name(id, function(name) return redis.call('ZSCORE', INDEX, name) end)
       redis.call('ZADD', INDEX, redis.call('ZSCORE', INDEX, id), name)
       redis.call('HSET', HASH, name, redis.call('HGET', HASH, id) or '')
       redis.call('ZREM', INDEX, id)

@@ -575,6 +575,20 @@ local function lease_ends(tag)
   return redis.call('ZSCORE', LEASES, tag), redis.call('ZSCORE', LEASES, tag .. '\0')
 end
 
+-- Return whether a run cannot contain an id: it is empty, has a NUL in it, or looks like a mark.
+local function is_odd(id)
+  return id == '' or find(id, '\0', 1, true) or byte(id) == PART_MARK
+end
+
+-- Return another id for an odd one. `is_taken(id)`: whether a message has it.
+local function new_name(id, is_taken)
+  local name = id == '' and '""' or string.gsub(string.gsub(id, '%z', '\\0'), '^\255', '\\xff')
+  while is_taken(name) do
+    name = name .. "'"
+  end
+  return name
+end
+
 -- Return where the tag of a run ends, and where its first id begins.
 local function split_run(run)
   local first = find(run, '\0', 1, true)

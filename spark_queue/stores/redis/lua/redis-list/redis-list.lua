@@ -58,7 +58,7 @@ end
 layout.read_element = function(document, latest, now, n, seen_ids)
   local id, due = id_and_due(document)
   due = due or min(now, latest)
-  if id and id ~= '' and not seen_ids[id] and not redis.call('ZSCORE', INDEX, id) then
+  if id and not is_odd(id) and not seen_ids[id] and not redis.call('ZSCORE', INDEX, id) then
     return id, document, due
   end
   if not id_prefix then

@@ -143,6 +143,18 @@ local function as_json(text)
   return cjson.encode(text)
 end
 
+-- Give a message whose id a run cannot contain another one, and return it.
+local function rename(id)
+  local name = new_name(id, layout.exists)
+  redis.call('RENAME', MESSAGE .. id, MESSAGE .. name)
+  local more = redis.call('HGET', MORE, id)
+  if more then
+    redis.call('HSET', MORE, name, more)
+    redis.call('HDEL', MORE, id)
+  end
+  return name
+end
+
 layout.read_element = function(id, latest, now, _, seen_ids)
   if seen_ids[id] then
     return nil
@@ -161,8 +173,12 @@ layout.read_element = function(id, latest, now, _, seen_ids)
   for i = 1, #fields_of, 2 do
     payload[#payload + 1] = as_json(fields_of[i]) .. ':' .. as_json(fields_of[i + 1])
   end
+  local shown = as_json(id)
+  if is_odd(id) then
+    id, shown = rename(id), cjson.encode(id) -- bytes that are not UTF-8 stay: the record is damaged
+  end
   local tries, headers, due = load_details(id, now, latest)
-  return id, '{"_id":' .. as_json(id) .. ',"payload":{' .. concat(payload, ',') .. '},"tries":' .. tries
+  return id, '{"_id":' .. shown .. ',"payload":{' .. concat(payload, ',') .. '},"tries":' .. tries
     .. ',"hdrs":' .. headers .. ',"mature":' .. digits(due) .. '}', due
 end
 
