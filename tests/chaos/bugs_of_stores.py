@@ -258,8 +258,8 @@ BUGS: dict[str, Bug] = {
     ),
     "Redis sorts by id": Bug(
         "stores/redis/scores.py",
-        "            parts += 1\n",
-        "            pass\n",
+        "        parts = parts + step if due == last_due else 0\n",
+        "        parts = 0\n",
         CONFORMANCE + "test_messages_of_one_push_come_in_its_order",
     ),
     "a bucket that is split loses its place": Bug(
